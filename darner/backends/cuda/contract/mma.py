@@ -19,7 +19,7 @@ from ....codegen.simt.elements import ThreadElements
 from ....graph import dtypes
 from ....graph.integers import ceil_div
 from ..instructions.warp import Cores
-from .fragments import Corner, write_fragments
+from .fragments import Corner, FragmentWriter, Room
 from .operands import PIECE, Layout
 from .raster import Raster
 
@@ -305,7 +305,8 @@ def write_mma(
     total = ceil_div(product.k, ROW // dtype.itemsize)
     _write_loop(cores, own, loaders, *raster.blocks(b, place.part, total))
     corner = Corner(place.batch, b.let(place.row + row), b.let(place.column + column))
-    write_fragments(b, cores, product, took, corner, own.sums)
+    room = Room(b.let(cores.base + warp * (tile.wm * tile.wn * 4)), tile.wn)
+    FragmentWriter(b, cores, product, room).write(took, corner, own.sums)
 
 
 def _write_loop(
@@ -352,7 +353,9 @@ def _write_loop(
             fragments = ahead
         for variable, word in zip(held, fragments, strict=True):
             variable.set(word)
+    # The tiles are read: what comes next has their memory.
     cores.wait(0)
+    b.barrier()
 
 
 

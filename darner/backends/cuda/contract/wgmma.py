@@ -23,7 +23,7 @@ from ..instructions import barriers, copies, threads, wgmma
 from ..instructions.assembly import F32
 from ..instructions.warp import NativeCores
 from ..printer import Printer
-from .fragments import Corner, write_fragments
+from .fragments import Corner, FragmentWriter, Room
 from .operands import Layout, tensor_map
 from .raster import Place, Raster
 from .store import SLAB, ResultMap, Slabs, SlabWriter
@@ -334,10 +334,16 @@ class WgmmaKernel:
                 corner = Corner(place.batch, top, place.column)
                 self.slabs.write(Slabs(group, slabs, tile.slabs), corner, rows)
             if took is not None:
+                room = Room(
+                    b.let(slabs + (self.warp & 3) * (tile.slabs * SLAB // 4)), 32 * tile.slabs
+                )
+                writer = FragmentWriter(b, self.cores, self.product, room)
                 for number, fragments in enumerate(rows):
                     row = b.let(top + (64 * number + (self.warp & 3) * 16))
-                    corner = Corner(place.batch, row, place.column)
-                    write_fragments(b, self.cores, self.product, took, corner, [fragments])
+                    for first in range(0, len(fragments), room.columns // 8):
+                        column = b.let(place.column + 8 * first)
+                        part = [fragments[first : first + room.columns // 8]]
+                        writer.write(took, Corner(place.batch, row, column), part)
         if self.slabs is not None:
             with b.if_((b.local & (WARPGROUP - 1)) == 0):
                 # Shared memory stays until it is read; what is written ends with the kernel.

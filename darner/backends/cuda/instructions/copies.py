@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from ....graph.errors import InternalError
-from .assembly import I16, I64, Builder, Value, assembly, listed
+from .assembly import F32, I16, I64, Builder, Value, assembly, listed
 
 PIECE = 16
 """Bytes that a thread copies at once."""
@@ -159,3 +159,11 @@ def store_shared(builder: Builder, address: Value, values: Sequence[Value]) -> N
         return
     given = listed(1, len(values))
     assembly(builder, f"st.shared.v{len(values)}.{kind} [$0], {given};", (), [address, *values])
+
+
+def load_shared(builder: Builder, address: Value, count: int = 1) -> list[Value]:
+    """Read 1, 2 or 4 numbers of f32 from a shared address, a multiple of their bytes."""
+    if count == 1:
+        return assembly(builder, "ld.shared.f32 $0, [$1];", [F32], [address])
+    found = listed(0, count)
+    return assembly(builder, f"ld.shared.v{count}.f32 {found}, [${count}];", [F32] * count, [address])

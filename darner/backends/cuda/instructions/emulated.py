@@ -104,12 +104,26 @@ class EmulatedCores:
                 found.append(b.let(halves[0] | (halves[1] << 16)))
         return found
 
-    def shuffle_xor(self, values: Sequence[Value], mask: int) -> list[Value]:
+    # ------------------------------------------------------------- shared memory
+
+    def store_pair(self, address: Value, first: Value, second: Value) -> None:
         """See ``Cores``."""
         b = self.builder
-        memory = self._exchange([b.bits(value) for value in values])
-        other = b.let(b.local ^ mask)
-        return [b.let(b.of_bits(memory[i, other], dtypes.f32)) for i in range(len(values))]
+        for i, value in enumerate((first, second)):
+            self.memory[address >> 4, ((address >> 2) & 3) + i] = b.bits(value)
+
+    def load_one(self, address: Value) -> Value:
+        """See ``Cores``."""
+        b = self.builder
+        return b.let(b.of_bits(self.memory[address >> 4, (address >> 2) & 3], dtypes.f32))
+
+    def load_four(self, address: Value) -> list[Value]:
+        """See ``Cores``."""
+        return self.builder.of_bits(self.memory[address >> 4], dtypes.f32).parts
+
+    def sync_warp(self) -> None:
+        """See ``Cores``."""
+        self.builder.barrier()
 
     # ------------------------------------------------------------- copies
 

@@ -14,9 +14,10 @@ from ..machine import Machine
 from ..printer import Printer
 from ..printer.memory import item_of
 from .assembly import I32, I64
-from .copies import cp_async, cp_async_commit, cp_async_wait
+from .copies import cp_async, cp_async_commit, cp_async_wait, load_shared, store_shared
 from .emulated import EmulatedCores
 from .mma import ldmatrix, mma_sync
+from .threads import sync_warp
 
 
 class Cores(Protocol):
@@ -49,8 +50,20 @@ class Cores(Protocol):
         """Four matrices of 8 by 8 elements of 16 bits at each of some addresses; see ``mma.ldmatrix``."""
         ...
 
-    def shuffle_xor(self, values: Sequence[Value], mask: int) -> list[Value]:
-        """Numbers of f32 of the lane whose number differs in these bits."""
+    def store_pair(self, address: Value, first: Value, second: Value) -> None:
+        """Write two f32 to shared memory, at a multiple of 8."""
+        ...
+
+    def load_one(self, address: Value) -> Value:
+        """An f32 of shared memory."""
+        ...
+
+    def load_four(self, address: Value) -> list[Value]:
+        """Four f32 of shared memory, from a multiple of 16 on."""
+        ...
+
+    def sync_warp(self) -> None:
+        """Wait for all lanes of the warp, and see what they wrote."""
         ...
 
     def copy_async(self, to: Value, source: Memory, item: Value, nbytes: Value | int) -> None:
@@ -108,9 +121,24 @@ class NativeCores:
             for word in ldmatrix(p.ir, p.raw(address), transposed=transposed)
         ]
 
-    def shuffle_xor(self, values: Sequence[Value], mask: int) -> list[Value]:
+    def store_pair(self, address: Value, first: Value, second: Value) -> None:
         """See ``Cores``."""
-        return [self.printer.shuffle_xor(value, mask) for value in values]
+        p = self.printer
+        store_shared(p.ir, p.raw(address), [p.raw(first), p.raw(second)])
+
+    def load_one(self, address: Value) -> Value:
+        """See ``Cores``."""
+        p = self.printer
+        return p.held(load_shared(p.ir, p.raw(address), 1)[0])
+
+    def load_four(self, address: Value) -> list[Value]:
+        """See ``Cores``."""
+        p = self.printer
+        return [p.held(value) for value in load_shared(p.ir, p.raw(address), 4)]
+
+    def sync_warp(self) -> None:
+        """See ``Cores``."""
+        sync_warp(self.printer.ir)
 
     def copy_async(self, to: Value, source: Memory, item: Value, nbytes: Value | int) -> None:
         """See ``Cores``."""
