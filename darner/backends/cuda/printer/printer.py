@@ -37,6 +37,7 @@ class Printer(Memories):
         maps: the tensor maps that the kernel is given.
     """
 
+    narrow = True
     group: Held
     local: Held
     thread: Held
