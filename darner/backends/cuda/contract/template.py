@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ....codegen.elements.elements import can_emit
 from ....codegen.simt.contract.epilogue import Parts, Results, sum_of_parts
@@ -11,32 +12,36 @@ from ....codegen.simt.contract.product import Product, part_bytes, product_of
 from ....codegen.simt.contract.tiles import SinkOf
 from ....codegen.simt.dispatch import Binding, Dispatch, Stage, Written, operand_number
 from ....codegen.simt.machine import GRANULE
+from ....codegen.simt.template import Template, Variants
+from ....graph.errors import InternalError
 from ....graph.integers import ceil_div
 from ....lower.plan import Spec
 from ..instructions.warp import cores_of
 from ..machine import Machine
 from .mma import MmaCut, Source, write_mma
 from .operands import Layout, layout_of, packed_elements, packed_layout
+from .plan import FEW, SHORT, Cut, ranked
 from .pack import pack_stage
 from .store import result_map
 from .wgmma import MappedSource, WgmmaCut, WgmmaKernel
 
 
-def tensor_product(spec: Spec) -> Product | None:
-    """The product of a spec, if tensor cores can multiply its operands: both of bf16 or both of f16."""
-    if spec.kind != "contract" or not can_emit(spec.body):
+def tensor_product(spec: Spec, machine: Machine) -> Product | None:
+    """The product of a spec, if a machine's tensor cores multiply its operands: both of bf16 or both of f16."""
+    if machine.capability < (8, 0) or spec.kind != "contract" or not can_emit(spec.body):
         return None
     product = product_of(spec)
-    if product is None or 0 in (product.count, product.m, product.n, product.k):
+    if product is None or product.node.dtype.name not in ("f32", "bf16", "f16"):
         return None
-    kinds = {operand.leaf.dtype.name for operand in product.operands}
-    if len(kinds) != 1 or not kinds <= {"bf16", "f16"}:
+    if not product.count or min(product.m, product.n) <= FEW or product.k < SHORT:
         return None
-    if any(operand.leaf.op.facts.decodes for operand in product.operands):
+    leaves = [operand.leaf for operand in product.operands]
+    kinds = {leaf.dtype.name for leaf in leaves}
+    if len(kinds) > 1 or not kinds <= {"bf16", "f16"} or any(x.op.facts.decodes for x in leaves):
         return None
-    if product.node.dtype.name not in ("f32", "bf16", "f16"):
-        return None
-    return product
+    rows, columns = product.rows[-1], product.columns[-1]
+    # Results are written best along columns.
+    return product.turned() if rows.apart == 1 != columns.apart else product
 
 
 @dataclass(frozen=True)
@@ -137,3 +142,37 @@ def write_by_wgmma(spec: Spec, machine: Machine, product: Product, cut: WgmmaCut
     WgmmaKernel(dispatch, product, cut, sources, result, sink).write()
     stages.append(dispatch.finish(cut.blocks))
     return _written(spec, machine, product, parts, stages, scratch)
+
+
+def _fits(spec: Spec, machine: Machine) -> bool:
+    return tensor_product(spec, machine) is not None
+
+
+def _write(spec: Spec, machine: Machine) -> Written:
+    return next(iter(_variants(spec, machine).values()))()
+
+
+MOST_VARIANTS = 8
+"""Ways to cut a product that are worth a try."""
+
+
+def _variants(spec: Spec, machine: Machine) -> Variants:
+    """The ways to write a product, by their names: what is expected to be best first."""
+    product = tensor_product(spec, machine)
+    if product is None:
+        raise InternalError("a kernel that tensor cores cannot multiply came to their template")
+    givens, _ = givens_of(product, 0)
+    layouts = givens[0].layout, givens[1].layout
+    return {
+        cut.name: partial(_write_cut, spec, machine, product, cut)
+        for cut in ranked(product, layouts, machine)[:MOST_VARIANTS]
+    }
+
+
+def _write_cut(spec: Spec, machine: Machine, product: Product, cut: Cut) -> Written:
+    if isinstance(cut, WgmmaCut):
+        return write_by_wgmma(spec, machine, product, cut)
+    return write_by_mma(spec, machine, product, cut)
+
+
+TENSOR_CONTRACT = Template("tensor contract", _fits, _write, _variants)

@@ -117,6 +117,11 @@ class WgmmaCut:
         """What tells it from others."""
         return self.tile.name + (f", {self.parts} parts" if self.parts > 1 else "")
 
+    def raster(self, product: Product) -> Raster:
+        """The order of a product's tiles; those of a cluster are one."""
+        tile = self.tile
+        return Raster.of(product, tile.bm * tile.cluster, tile.bn, self.parts)
+
 
 @dataclass(frozen=True)
 class MappedSource:
@@ -188,7 +193,7 @@ class WgmmaKernel:
         self.kind = "tf32" if dtype is dtypes.f32 else dtype.name
         self.terms = ROW // dtype.itemsize
         self.total = ceil_div(product.k, self.terms)
-        self.raster = Raster.of(product, tile.bm * tile.cluster, tile.bn, cut.parts)
+        self.raster = cut.raster(product)
         rows = tile.bm, tile.bn // tile.cluster
         self.maps = [
             builder.tensor_map(tensor_map(source.layout, source.binding, count, self.kind))
