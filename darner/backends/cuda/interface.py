@@ -164,6 +164,15 @@ class Context(Protocol):
 
     machine: Machine
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether it was opened in a process that this one was forked from."""
+        ...
+
+    def begin(self) -> None:
+        """Say that it is used here; a ``ForkError`` where it was opened in a process that this one was forked from."""
+        ...
+
     def current(self) -> AbstractContextManager[None]:
         """Be the device of the thread's calls meanwhile."""
         ...

@@ -62,8 +62,8 @@ class CudaKernel:
         self._library = library
         self.name = stage.kernel
         held = c_char_p(code)  # for the call: the driver copies it
-        self._module = library.handle("cuModuleLoadData", ctypes.cast(held, c_void_p))
-        self.handle = library.handle("cuModuleGetFunction", self._module, stage.kernel.encode())
+        self.module = library.handle("cuModuleLoadData", ctypes.cast(held, c_void_p))
+        self.handle = library.handle("cuModuleGetFunction", self.module, stage.kernel.encode())
         self._asked = 0
         if max(stage.cluster) > PORTABLE_CLUSTER:
             self._set(OfKernel.LARGE_CLUSTERS, 1)
@@ -89,10 +89,6 @@ class CudaKernel:
 
     def _set(self, which: OfKernel, value: int) -> None:
         self._library.call("cuFuncSetAttribute", self.handle, int(which), value)
-
-    def close(self) -> None:
-        """Take it off the device."""
-        self._library.call("cuModuleUnload", self._module)
 
 
 class CudaLaunch:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from ctypes import byref, c_size_t, c_uint, c_uint64, c_void_p
@@ -15,7 +17,7 @@ from ..interface import DriverError
 from ..machine import Machine, arch_of
 from ..stage import Stage, TensorMap
 from .code import CudaKernel, link
-from .library import Library
+from .library import ORIGIN, Library
 from .stream import CudaEvent, CudaStream
 from .structures import (
     MAP_ALIGNMENT,
@@ -92,6 +94,15 @@ class CudaContext:
         device = library.number("cuDeviceGet", number)
         self._context = library.handle("cuDevicePrimaryCtxRetain", device)
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether it was opened in a process that this one was forked from."""
+        return ORIGIN.elsewhere
+
+    def begin(self) -> None:
+        """Say that it is used here; a ``ForkError`` where it was opened in a process that this one was forked from."""
+        ORIGIN.begin()
+
     @contextmanager
     def current(self) -> Iterator[None]:
         """Be the device of the thread's calls meanwhile."""
@@ -148,7 +159,17 @@ class CudaContext:
 
     def load(self, stage: Stage, code: bytes) -> CudaKernel:
         """The kernel of a stage, from its object code."""
-        return CudaKernel(self._library, stage, code)
+        made = CudaKernel(self._library, stage, code)
+        finish = weakref.finalize(made, self._unload, made.module)
+        finish.atexit = False  # the process ends, and so does its memory
+        return made
+
+    def _unload(self, module: c_void_p) -> None:
+        """Take code off the device; of a device that is lost it is gone already."""
+        if self.elsewhere:
+            return
+        with contextlib.suppress(DriverError), self.current():
+            self._library.call("cuModuleUnload", module)
 
     def tensor_map(self, about: TensorMap, address: int) -> bytes:
         """A tensor map as a kernel takes it."""

@@ -9,6 +9,7 @@ from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_size_t, c_uint, c
 from functools import cache
 from typing import Any, Final
 
+from ....graph.forks import Origin
 from ..interface import DriverError
 from .structures import LaunchConfig
 
@@ -77,6 +78,10 @@ SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
 
 MISSING = 500
 """CUDA's number for a function that is not there."""
+
+
+ORIGIN = Origin("NVIDIA's driver")
+"""A driver's threads, memory and streams are those of the process that opened it."""
 
 
 class NoDriverError(Exception):
@@ -167,6 +172,7 @@ def library() -> Library:
         loaded = getattr(ctypes, "WinDLL" if windows else "CDLL")(name)
     except OSError as error:
         raise NoDriverError(f"there is no NVIDIA driver ({name}: {error})") from None
+    ORIGIN.begin()
     found = Library(loaded)
     try:
         found.call("cuInit", 0)
