@@ -140,9 +140,11 @@ class Guard:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: object
     ) -> None:
-        self._held.contexts.pop().__exit__(None, None, None)
-        if isinstance(error, DriverError):
-            raise self._device.translated(error) from error
+        try:
+            if isinstance(error, DriverError):
+                raise self._device.translated(error) from error
+        finally:
+            self._held.contexts.pop().__exit__(None, None, None)
 
 
 class Device:

@@ -87,6 +87,10 @@ class Event(Protocol):
         """The time between an earlier event and this one, both of which are over."""
         ...
 
+    def close(self) -> None:
+        """Free it."""
+        ...
+
 
 class Recording(Protocol):
     """Work that was recorded, and is started as one."""

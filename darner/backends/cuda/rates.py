@@ -10,6 +10,8 @@ from .machine import Machine
 
 MOVED = 256 << 20
 """Bytes that are copied: more than a cache holds."""
+PART = 64
+"""They are no more than one in so many bytes of the memory."""
 REPEATS = 5
 
 
@@ -35,17 +37,20 @@ def _share(machine: Machine) -> float:
 
 
 def _bandwidth(device: Device) -> float:
-    source, target = (device.region(MOVED, "a measurement") for _ in range(2))
+    moved = min(MOVED, device.machine.memory // PART)
+    source, target = (device.region(moved, "a measurement") for _ in range(2))
     with device.guard:
         stream = device.transfers.stream
         first, last = device.context.event(), device.context.event()
         times = []
         for _ in range(REPEATS):
             first.record(stream)
-            stream.copy(address_of(target), address_of(source), MOVED)
+            stream.copy(address_of(target), address_of(source), moved)
             last.record(stream)
             last.wait()
             times.append(last.seconds_since(first))
+        first.close()
+        last.close()
     for region in (source, target):
         device.free(region.buffer)
-    return 2 * MOVED / max(min(times), 1e-9)
+    return 2 * moved / max(min(times), 1e-9)

@@ -69,5 +69,7 @@ def _stage(plain: list[Any], texts: list[str]) -> Stage:
 
 
 def _map(plain: list[Any]) -> TensorMap:
-    binding, *rest = plain
-    return TensorMap(Binding(*binding), *(tuple(x) if isinstance(x, list) else x for x in rest))
+    binding, offset, dtype, sizes, strides, box, *rest = plain
+    return TensorMap(
+        Binding(*binding), offset, dtype, tuple(sizes), tuple(strides), tuple(box), *rest
+    )

@@ -73,7 +73,7 @@ class CudaPinned:
         self._library = library
         self._address = library.handle("cuMemHostAlloc", nbytes, 0)
         held = (ctypes.c_ubyte * nbytes).from_address(self._address.value or 0)
-        self.data: Bytes = np.frombuffer(held, np.uint8)
+        self.data: Bytes = np.ctypeslib.as_array(held)
         self.data[:] = 0
 
     def close(self) -> None:

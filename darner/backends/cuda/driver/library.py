@@ -108,7 +108,7 @@ class Library:
             except AttributeError:
                 text = "the driver is too old for it: 12.3 (545) is the first that will do"
                 raise DriverError(name, MISSING, "CUDA_ERROR_NOT_FOUND", text) from None
-            found.argtypes, found.restype = SIGNATURES[name], c_int  # type: ignore[attr-defined]
+            found.argtypes, found.restype = SIGNATURES[name], c_int
             self._found[name] = found
         return found
 

@@ -126,7 +126,11 @@ class EmulatedStream:
     def zero(self, address: int, nbytes: int) -> None:
         """Fill memory of the device with zeros."""
         self._context.check_range(address, nbytes, "cuMemsetD8Async")
-        self.do(lambda: ctypes.memset(address, 0, nbytes) and None)
+
+        def clear() -> None:
+            ctypes.memset(address, 0, nbytes)
+
+        self.do(clear)
 
     def record(self, work: Callable[[], None]) -> EmulatedGraph:
         """What a function starts on this stream, which is not started yet."""
@@ -276,10 +280,7 @@ class EmulatedContext:
     def load(self, stage: Stage, code: bytes) -> EmulatedKernel:
         """The kernel of a stage."""
         self.check(f"cuModuleLoadData({stage.kernel})")
-        compiler = self._compiler
-        if compiler is None:
-            from .compile import compile as compiler
-        return EmulatedKernel(self, compiler(stage))
+        return EmulatedKernel(self, (self._compiler or _compiler())(stage))
 
     def tensor_map(self, about: TensorMap, address: int) -> bytes:
         """It has none."""
@@ -288,3 +289,10 @@ class EmulatedContext:
     def wait(self) -> None:
         """Nothing is left to do."""
         self.check("cuCtxSynchronize")
+
+
+def _compiler() -> Compiler:
+    """The emulator's own."""
+    from .launch import compile
+
+    return compile
