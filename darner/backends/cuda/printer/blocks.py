@@ -286,8 +286,12 @@ class Blocks(Values):
 
     def return_(self) -> None:
         """See ``Simt``."""
-        self.ir.ret_void()
+        self.end()
         self.ir.position_at_end(self._new("unreached"))
+
+    def end(self) -> None:
+        """Let the thread end here."""
+        self.ir.ret_void()
 
     def close(self) -> None:
         """Join the block of variables and the code, when all is written."""
@@ -318,8 +322,9 @@ class Blocks(Values):
         function = ir.Function(self.module, unknown, self.module.get_unique_name(name))
         function.linkage = "internal"
         function.attributes.add("alwaysinline")
+        arguments = function.args
         child = self.child(function)
-        result = body(child, *(child.held(argument) for argument in function.args))
+        result = body(child, *map(child.held, arguments))
         raw, signed = child.raw(result), bool(getattr(result, "signed", False))
         child.ir.ret(raw)
         child.close()

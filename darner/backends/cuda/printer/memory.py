@@ -41,12 +41,20 @@ class Memories(Blocks):
 
     Args:
         function: what is written.
+
+    Attributes:
+        buffers: the addresses of buffers that are read or written, by name.
+        bases: those of other memory.
+        sizes: the items of shared memory: their type, and how many.
+        space: where buffers and tables lie.
     """
+
+    space = GLOBAL
 
     def __init__(self, function: Any) -> None:
         super().__init__(function)
-        self._shared: dict[str, tuple[Memory, Any]] = {}
-        self._bases: dict[str, Any] = {}
+        self.bases: dict[str, Any] = {}
+        self.sizes: dict[str, tuple[Any, int]] = {}
         self.buffers: dict[str, Any] = {}
 
     # ------------------------------------------------------------- where it lies
@@ -62,16 +70,12 @@ class Memories(Blocks):
     def buffer(self, name: str) -> Any:
         """The address of a buffer, which becomes a parameter where it is first met."""
         if name not in self.buffers:
-            self.buffers[name] = self.parameter(pointer(GLOBAL), name)
+            self.buffers[name] = self.parameter(pointer(self.space), name)
         return self.buffers[name]
 
     def passed(self, child: Any) -> list[Any]:
         """See ``Blocks``."""
         return [self.buffer(name) for name in child.buffers]
-
-    def base(self, memory: Memory) -> Any:
-        """The address of a memory's first item."""
-        return self.buffer(memory.name) if memory.space == "buffer" else self._bases[memory.name]
 
     def _linear(self, memory: Memory, at: Sequence[Number]) -> Held:
         """The number of an item, counted along all axes."""
@@ -89,7 +93,7 @@ class Memories(Blocks):
             raise InternalError(f"'{memory.name}' takes {axes} indices, not {len(given)}")
         return given[:axes], given[axes] if len(given) > axes else None
 
-    def _wide(self, number: Operand) -> Any:
+    def wide(self, number: Operand) -> Any:
         """An index as addresses are counted."""
         raw = self.raw(self.index(number))
         if hasattr(raw, "constant"):
@@ -98,7 +102,8 @@ class Memories(Blocks):
 
     def address(self, memory: Memory, item: Any, number: Held) -> Any:
         """Where an item lies."""
-        return self.ir.gep(self.base(memory), [self._wide(number)], source_etype=item)
+        base = self.buffer(memory.name) if memory.space == "buffer" else self.bases[memory.name]
+        return self.ir.gep(base, [self.wide(number)], source_etype=item)
 
     def _place(self, memory: Memory, index: Index) -> tuple[Any, Any]:
         """Where an item, or a part of one, lies, and its type."""
@@ -108,7 +113,7 @@ class Memories(Blocks):
         if part is None:
             return found, item
         own = element(item)
-        return self.ir.gep(found, [self._wide(part)], source_etype=own), own
+        return self.ir.gep(found, [self.wide(part)], source_etype=own), own
 
     # ------------------------------------------------------------- reading and writing
 
@@ -156,32 +161,33 @@ class Memories(Blocks):
         sizes = (shape,) if isinstance(shape, int) else tuple(shape)
         found = self.module.get_unique_name(name)
         memory = Memory(found, dtype, False, width, sizes, "shared", signed, builder=self)
-        self._bases[found] = self.declare_shared(memory, prod(sizes))
+        self.sizes[found] = item_of(memory), prod(sizes)
+        self.bases[found] = self.declared(memory, prod(sizes))
         return memory
 
-    def declare_shared(self, memory: Memory, count: int) -> Any:
-        """Shared memory for so many items: its address."""
+    def declared(self, memory: Memory, count: int) -> Any:
+        """The address of shared memory for so many items."""
         from llvmlite import ir
 
         kind = ir.ArrayType(item_of(memory), count)
         found = ir.GlobalVariable(self.module, kind, memory.name, addrspace=SHARED)
         found.linkage = "internal"
         found.align = 16
-        self._shared[memory.name] = memory, found
         return found
 
     def resize(self, memory: Memory, count: int) -> None:
         """See ``Simt``."""
         from llvmlite import ir
 
-        _, found = self._shared[memory.name]
-        found.value_type = ir.ArrayType(item_of(memory), count)
+        item, _ = self.sizes[memory.name]
+        self.sizes[memory.name] = item, count
+        if self.bases[memory.name] is not None:
+            self.bases[memory.name].value_type = ir.ArrayType(item, count)
 
     @property
     def shared_bytes(self) -> int:
         """Bytes of shared memory that the code declares."""
-        sizes = (found.value_type for _, found in self._shared.values())
-        return sum(kind.count * bytes_of(kind.element) for kind in sizes)
+        return sum(count * bytes_of(item) for item, count in self.sizes.values())
 
     def table(self, words: Sequence[int], name: str) -> Memory:
         """See ``Simt``."""
@@ -189,11 +195,11 @@ class Memories(Blocks):
 
         found = self.module.get_unique_name(name)
         kind = ir.ArrayType(integer(32), len(words))
-        table = ir.GlobalVariable(self.module, kind, found, addrspace=GLOBAL)
+        table = ir.GlobalVariable(self.module, kind, found, addrspace=self.space)
         table.initializer = ir.Constant(kind, [constant(integer(32), word) for word in words])
         table.global_constant = True
         table.linkage = "internal"
-        self._bases[found] = table
+        self.bases[found] = table
         return Memory(found, dtypes.u32, False, 1, (len(words),), "local", builder=self)
 
     def array(self, values: Sequence[Operand], name: str) -> Memory:
@@ -204,9 +210,9 @@ class Memories(Blocks):
         type_ = raw[0].type
         dtype, count = dtype_of(type_), int(getattr(type_, "count", 1))
         signed = bool(getattr(values[0], "signed", False))
-        found = f"{name}.{len(self._bases)}"
+        found = f"{name}.{len(self.bases)}"
         memory = Memory(found, dtype, False, count, (len(values),), "local", signed, builder=self)
-        self._bases[found] = self.room(ir.ArrayType(item_of(memory), len(values)))
+        self.bases[found] = self.room(ir.ArrayType(item_of(memory), len(values)))
         for number, value in enumerate(values):
             self.store(value, memory, number)
         return memory

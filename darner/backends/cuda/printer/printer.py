@@ -138,14 +138,12 @@ class Printer(Memories):
 
     def written(self, names: Sequence[str]) -> str:
         """The module, of whose kernel these are the buffers."""
-        self.ir.ret_void()
+        self.end()
         self.close()
-        for name, (_, found) in self._shared.items():
-            if not found.value_type.count:
-                self.drop(name, found)
+        for name, (_, count) in self.sizes.items():
+            if not count:
+                del self.module.globals[name]
         self.function_ir.args = tuple(self.buffer(name) for name in names)
+        for argument in self.function_ir.args:
+            argument.attributes.align = 16
         return str(self.module)
-
-    def drop(self, name: str, found: Any) -> None:
-        """Leave out shared memory without items."""
-        del self.module.globals[name]
