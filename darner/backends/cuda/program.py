@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ...codegen.simt.dispatch import Written
 from ...graph.data import Array
 from ...graph.errors import DarnerError
+from ...graph.integers import round_up
 from ...io.memory import Bytes
 from ...lower.plan import Buffer, Plan
 from ..base.cache import ObjectCache
@@ -19,8 +20,11 @@ from .device import Device, Queue, address_of
 from .inputs import Inputs
 from .interface import DriverError, Event, Launch, Pinned, Recording
 from .kernels import limits_of, written_specs
+from .machine import ALIGNMENT
 from .saved import from_bytes, to_bytes
 
+LEAST = 16
+"""Bytes of the widest load."""
 KEPT_GRAPHS = 8
 """Graphs of a program: of whole steps and the parts that they run in. What else is run is started launch by launch."""
 
@@ -71,6 +75,8 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
         saved: what ``saved`` of an equal program gave, on the same GPU: nothing is written or compiled again.
         cache: where object code is kept.
     """
+
+    slack = ALIGNMENT
 
     def __init__(
         self,
@@ -127,7 +133,7 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
                     for about in stage.maps
                 ]
                 found = self._kernels[stage.digest][0]
-                where = [(address_of(region), region.nbytes) for region in regions]
+                where = [(address_of(region), _bound(region)) for region in regions]
                 launches.append(found.launch(stage, where, maps))
         self._launches[number] = launches
 
@@ -265,6 +271,11 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
         super().close()
         self._inputs.close()
         self._launches, self._events = [], []
+
+
+def _bound(region: Region) -> int:
+    """Bytes that a kernel may read of a region: whole vectors, and of what is empty an item."""
+    return max(LEAST, round_up(region.nbytes, LEAST))
 
 
 def _now() -> int:
