@@ -35,9 +35,13 @@ def pack_stage(
     elements = dispatch.elements()
     places, registers = elements.places, elements.registers
     along_k = layout.along == "summed"
-    lines, extent = (layout.free[0], layout.summed[0]) if along_k else (
-        layout.summed[0],
-        layout.free[0],
+    lines, extent = (
+        (layout.free[0], layout.summed[0])
+        if along_k
+        else (
+            layout.summed[0],
+            layout.free[0],
+        )
     )
     pieces = ceil_div(extent[0], piece)
     matrices = layout.batch[0][0] if layout.batch else 1

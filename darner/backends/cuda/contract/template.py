@@ -20,8 +20,8 @@ from ..instructions.warp import cores_of
 from ..machine import Machine
 from .mma import MmaCut, Source, write_mma
 from .operands import Layout, layout_of, packed_elements, packed_layout
-from .plan import FEW, SHORT, Cut, ranked
 from .pack import pack_stage
+from .plan import FEW, SHORT, Cut, ranked
 from .store import result_map
 from .wgmma import MappedSource, WgmmaCut, WgmmaKernel
 
@@ -79,9 +79,7 @@ def _sink(dispatch: Dispatch, product: Product, parts: int) -> SinkOf:
     return lambda part: Parts(dispatch, product, part, parts)
 
 
-def _packs(
-    spec: Spec, machine: Machine, product: Product, givens: Sequence[Given]
-) -> list[Stage]:
+def _packs(spec: Spec, machine: Machine, product: Product, givens: Sequence[Given]) -> list[Stage]:
     """The launches that pack operands."""
     return [
         pack_stage(spec, machine, product, side, given.layout, given.start)

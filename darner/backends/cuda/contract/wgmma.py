@@ -202,9 +202,7 @@ class WgmmaKernel:
         self.slabs = SlabWriter(dispatch, result) if result is not None else None
         b = builder
         self.warp = b.held(threads.warp_uniform(b.ir, b.raw(b.local // 32)))
-        self.rank: Value = (
-            b.held(threads.cluster_rank(b.ir)) if tile.cluster > 1 else b.index(0)
-        )
+        self.rank: Value = b.held(threads.cluster_rank(b.ir)) if tile.cluster > 1 else b.index(0)
 
     # ------------------------------------------------------------- addresses
 
