@@ -35,6 +35,13 @@ def is_widening(node: Node) -> bool:
     return node.op.name == "cast" and node.dtype.name == "f32" and node.operands[0].dtype.is_half
 
 
+def is_rounding(node: Node) -> bool:
+    """Whether a node is a float in fewer bits: what a product reads, and no product can make of what it reads."""
+    if node.op.name == "reduce_precision":
+        return True
+    return node.op.name == "cast" and node.dtype.is_half and node.operands[0].dtype.name == "f32"
+
+
 def strided(node: Node, *, widened: bool = False) -> Strided | None:
     """A node as strides over what it views, or None where no strides say it.
 

@@ -34,7 +34,7 @@ from .config import SessionConfig, check_seed
 from .initialise import check_rules
 from .inspecting import Inspector, norm
 from .leaves import Leaves
-from .pipeline import Plans, check_leaves
+from .pipeline import Plans, check_leaves, session_graph
 from .programs import ClosedError
 from .restoring import OPTIMIZER_KEY, STATES_KEY, listed_mismatches, names_in, translated
 from .running import Runner
@@ -82,7 +82,7 @@ class Session:
         graph.verify()
         check_leaves(graph)
         check_rules(config.init)
-        self._graph = graph.copy().freeze()
+        self._graph = session_graph(graph, config)
         self._config = config
         self._closed = False
         self._values = Values(self._graph, config, given)
