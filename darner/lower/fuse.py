@@ -35,7 +35,7 @@ from .roles import (
     seen_through,
     takes_one,
 )
-from .strided import is_rounding
+from .strided import Multipliers, is_rounding
 
 LARGEST = 96
 """Nodes in one kernel: beyond that, registers run out and compiling takes longer than it saves."""
@@ -76,9 +76,11 @@ class Group:
     needs: set[int] = field(default_factory=set)
 
 
-def fuse(graph: Graph, ended: Collection[str] | None = None) -> list[Group]:
+def fuse(
+    graph: Graph, ended: Collection[str] | None = None, multipliers: Multipliers | None = None
+) -> list[Group]:
     """The kernels of a graph, in an order in which they can run; those by index of the ops ``ended`` may have epilogues."""
-    work = _Fusion(graph)
+    work = _Fusion(graph, multipliers)
     work.epilogues()
     work.ends(ended_ops() if ended is None else ended)
     work.sides()
@@ -91,10 +93,10 @@ def fuse(graph: Graph, ended: Collection[str] | None = None) -> list[Group]:
 class _Fusion:
     """Groups of nodes, joined step by step."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, multipliers: Multipliers | None) -> None:
         self.graph = graph
         self.nodes = list(graph.nodes)
-        self.roles = roles(graph)
+        self.roles = roles(graph, multipliers)
         self.kept = {node.id for node in (*graph.outputs, *graph.updates.values())}
         self.home: dict[int, int] = {}
         self.groups: dict[int, Group] = {}
