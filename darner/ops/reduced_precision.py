@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -34,7 +33,7 @@ TF32 = (8, 10)
         sample(spec(3, 5), 8, 10),
         sample(spec(7, low=-300.0, high=300.0), 8, 7),
         sample(spec(33, low=-1e-6, high=1e-6), 5, 10),
-        sample(spec(33, low=-2e5, high=2e5), exponent_bits=5, mantissa_bits=2),
+        sample(spec(33, low=-4e4, high=4e4), exponent_bits=5, mantissa_bits=2),
         sample(spec(), 11, 52),
         sample(spec(4, low=-2, high=2), 3, 0),
         sample(spec(0, 2), 8, 10),
@@ -44,7 +43,7 @@ def reduce_precision(x: Float, exponent_bits: int, mantissa_bits: int) -> Tensor
     """``x`` rounded to a float of so many bits of exponent and mantissa, in its own type: ties to even, as JAX's op of this name.
 
     ``reduce_precision(x, 8, 10)`` is tf32. What is too large for the exponent becomes infinite, what is below its normal numbers 0; bits that the
-    type does not have change nothing. The gradient is rounded in the same way.
+    type does not have change nothing. The gradient passes as it is.
     """
     if exponent_bits < 1:
         raise ArgumentError(f"exponent_bits must be at least 1, not {exponent_bits}")
@@ -108,5 +107,5 @@ attach(reduce_precision, _code)
 
 
 @reduce_precision.vjp
-def _(g: Node, out: Node, x: Node, **attrs: Any) -> Node:
-    return reduce_precision(g, **attrs)
+def _(g: Node, out: Node, x: Node, exponent_bits: int, mantissa_bits: int) -> Node:
+    return g

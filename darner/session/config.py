@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ..backends.base.registry import DEFAULT_DEVICE, backend_of, built_in
 from ..graph.errors import ArgumentError, nearest
+from ..graph.precision import Precision, check_precision
 from ..optim.base import Optimizer
-from ..transforms.precision import Precision, check_precision
 
 if TYPE_CHECKING:
     from ..backends.base.cache import ObjectCache

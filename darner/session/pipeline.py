@@ -17,6 +17,7 @@ from ..graph.errors import ArgumentError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.parts import Parts
+from ..graph.precision import Precision
 from ..lower.plan import Plan
 from ..ops.random import STEP
 from ..optim.base import Optimizer
@@ -30,7 +31,7 @@ from ..optim.loss_scale import (
 )
 from ..optim.step import add_updates, trained_parameters
 from ..transforms.gradients import select, value_and_grad
-from ..transforms.precision import Precision, Rounded, rounded_products
+from ..transforms.precision import Rounded, rounded_products
 from .config import SessionConfig
 from .groups import Wishes, wishes_of
 from .setup import split

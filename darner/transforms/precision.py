@@ -9,23 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 from ..graph import dtypes
 from ..graph.dtypes import DType
-from ..graph.errors import ArgumentError, Calling, nearest
+from ..graph.errors import Calling
 from ..graph.graph import Graph, check_graph
 from ..graph.node import Node
+from ..graph.precision import Precision, check_precision
 from ..graph.types import TensorType, TupleType
 from ..ops.reduced_precision import TF32
 from .expand import expansion
 from .loops.motion import move_products
 from .loops.rewrite import has_loops
-
-Precision = Literal["f32", "tf32", "bf16", "f16"]
-"""What contractions of f32 operands multiply in."""
-
-PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 _STORED: dict[str, DType] = {"bf16": dtypes.bf16, "f16": dtypes.f16}
 """The element type of an operand in memory, where that has fewer bytes than f32."""
@@ -36,16 +32,6 @@ _HOLDS: dict[str, tuple[DType, ...]] = {
     "f16": (dtypes.f16,),
 }
 """The types whose values are the same after rounding."""
-
-
-def check_precision(value: object) -> Precision:
-    """One of the words for a precision; another one is an error that names the nearest."""
-    for word in PRECISIONS:
-        if value == word:
-            return word
-    known = ", ".join(f"'{word}'" for word in PRECISIONS)
-    close = nearest(str(value), PRECISIONS)
-    raise ArgumentError(f"precision is one of {known}, got {value!r}", hint=close)
 
 
 @dataclass(frozen=True)
