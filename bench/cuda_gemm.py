@@ -113,16 +113,16 @@ def graph_of(case):
     a = graph.input("a", (*lead, m, k) if layout[0] == "N" else (*lead, k, m), kind)
     b = graph.input("b", (*lead, k, n) if layout[1] == "N" else (*lead, n, k), kind)
     if case["dtype"] == "tf32":
-        a, b = a.reduce_precision(8, 10), b.reduce_precision(8, 10)
+        a, b = (x.reduce_precision(8, 10) for x in (a, b))
     x = a.transpose(swapped) if layout[0] == "T" else a
     y = b.transpose(swapped) if layout[1] == "T" else b
-    product = x.cast("f32") @ y.cast("f32")
+    product = x @ y if kind == "f32" else x.cast("f32") @ y.cast("f32")
     finish = case["finish"]
     if finish != "plain":
         product = product + graph.input("bias", (n,), "f32")
     if finish == "silu-residual":
         product = product.silu() + graph.input("residual", (m, n), "bf16").cast("f32")
-    outputs = [product.cast(case["result"])]
+    outputs = [product if kind == "f32" else product.cast(case["result"])]
     if finish == "two":
         outputs.append(product.relu())
     graph.set_outputs(outputs)
@@ -135,12 +135,10 @@ def variants_of(case, machine):
     from darner.backends.cuda import kernels
     from darner.lower.lower import lower
 
-    options = {}
-    if case["dtype"] == "tf32":
-        from darner.lower.strided import Multipliers, contractions
-
-        options["multipliers"] = Multipliers(contractions(), frozenset({"dot_general"}))
-    plan = lower(graph_of(case), target="cuda", whole=set(), ended=set(), alignment=256, **options)
+    given = kernels.multipliers_of(machine)
+    plan = lower(
+        graph_of(case), target="cuda", whole=set(), ended=set(), alignment=256, multipliers=given
+    )
     specs = [spec for _, spec in written_specs(plan)]
     if len(specs) != 1:
         raise SystemExit(f"{case['name']}: {len(specs)} kernels where one was expected")
@@ -200,7 +198,10 @@ class Problem:
         layout, lead = case["layout"], (case["batch"],) if case["batch"] else ()
         types = {"bf16": torch.bfloat16, "f16": torch.float16}
         kind = types.get(case["dtype"], torch.float32)
-        new = lambda *shape: torch.randn(*lead, *shape, device="cuda").to(kind)
+
+        def new(*shape):
+            return torch.randn(*lead, *shape, device="cuda").to(kind)
+
         a = new(m, k) if layout[0] == "N" else new(k, m)
         b = new(k, n) if layout[1] == "N" else new(n, k)
         self.x = a if layout[0] == "N" else a.transpose(-1, -2)
@@ -211,7 +212,10 @@ class Problem:
         if case["finish"] == "silu-residual":
             self.leaves["residual"] = torch.randn(m, n, device="cuda").bfloat16()
         result = types.get(case["result"], torch.float32)
-        room = lambda dtype: torch.empty(*lead, m, n, device="cuda", dtype=dtype)
+
+        def room(dtype):
+            return torch.empty(*lead, m, n, device="cuda", dtype=dtype)
+
         self.results = [room(result)] + [room(torch.float32)] * (case["finish"] == "two")
         self.peer = room(kind)
 
@@ -309,7 +313,7 @@ def run_all(folder, only, quick):
     torch.zeros(1, device="cuda")
     described = json.loads((Path(folder) / "cases.json").read_text(encoding="utf-8"))
     described = [case for case in described if only in case["name"]]
-    context = C_context(call)
+    context = current_context(call)
     stages = {
         str(Path(folder) / stage["ptx"]): stage
         for case in described
@@ -362,7 +366,7 @@ def run_all(folder, only, quick):
     print("WRONG: " + "; ".join(wrong) if wrong else "all results agree")
 
 
-def C_context(call):
+def current_context(call):
     """The context that torch made."""
     import ctypes
 

@@ -3,10 +3,11 @@
 A kernel is PTX and a description of its launches as JSON (``bench.cuda_gemm --emit`` writes both); what is bound are addresses.
 """
 
-import ctypes as C
+import ctypes
 from pathlib import Path
+from typing import ClassVar
 
-P, U, S = C.c_void_p, C.c_uint, C.c_size_t
+P, U, S = ctypes.c_void_p, ctypes.c_uint, ctypes.c_size_t
 CLUSTER = 4
 MOST_STATIC = 48 << 10
 TYPES = {"u8": 0, "i32": 3, "u32": 2, "f16": 6, "f32": 7, "bf16": 9, "tf32": 11}
@@ -24,21 +25,21 @@ def call(name, *args):
     """Call the driver."""
     global _library
     if _library is None:
-        _library = C.CDLL("libcuda.so.1")
+        _library = ctypes.CDLL("libcuda.so.1")
     result = getattr(_library, name)(*args)
     if result:
-        text = C.c_char_p()
-        _library.cuGetErrorString(result, C.byref(text))
+        text = ctypes.c_char_p()
+        _library.cuGetErrorString(result, ctypes.byref(text))
         raise CudaError(f"{name}: {result} {text.value.decode() if text.value else ''}")
 
 
-class Attribute(C.Structure):
+class Attribute(ctypes.Structure):
     """CUlaunchAttribute."""
 
     _fields_ = [("id", U), ("pad", U), ("value", U * 16)]
 
 
-class Config(C.Structure):
+class Config(ctypes.Structure):
     """CUlaunchConfig."""
 
     _fields_ = [
@@ -46,7 +47,7 @@ class Config(C.Structure):
         ("block", U * 3),
         ("shared", U),
         ("stream", P),
-        ("attributes", C.POINTER(Attribute)),
+        ("attributes", ctypes.POINTER(Attribute)),
         ("count", U),
     ]
 
@@ -54,14 +55,14 @@ class Config(C.Structure):
 def load(ptx, name="kernel", shared=0):
     """A kernel of PTX text; returns it and what the assembler said."""
     module, function = P(), P()
-    errors, size = C.create_string_buffer(1 << 14), 1 << 14
+    errors, size = ctypes.create_string_buffer(1 << 14), 1 << 14
     # CU_JIT_ERROR_LOG_BUFFER and its size.
-    keys, values = (C.c_int * 2)(5, 6), (P * 2)(C.cast(errors, P), P(size))
+    keys, values = (ctypes.c_int * 2)(5, 6), (P * 2)(ctypes.cast(errors, P), P(size))
     try:
-        call("cuModuleLoadDataEx", C.byref(module), ptx.encode() + b"\0", 2, keys, values)
+        call("cuModuleLoadDataEx", ctypes.byref(module), ptx.encode() + b"\0", 2, keys, values)
     except CudaError as error:
         raise CudaError(f"{error}\n{errors.value.decode()[:2000]}") from None
-    call("cuModuleGetFunction", C.byref(function), module, name.encode())
+    call("cuModuleGetFunction", ctypes.byref(function), module, name.encode())
     if shared > MOST_STATIC:
         call("cuFuncSetAttribute", function, 8, shared)
     return function
@@ -71,16 +72,16 @@ def registers(function):
     """Registers of a thread, and bytes of its own memory (spills)."""
     found = []
     for number in (4, 3):
-        value = C.c_int()
-        call("cuFuncGetAttribute", C.byref(value), number, function)
+        value = ctypes.c_int()
+        call("cuFuncGetAttribute", ctypes.byref(value), number, function)
         found.append(value.value)
     return tuple(found)
 
 
 def tensor_map(address, described):
     """The 128 bytes of a tensor map."""
-    raw = (C.c_char * 192)()
-    start = (C.addressof(raw) + 63) & ~63
+    raw = (ctypes.c_char * 192)()
+    start = (ctypes.addressof(raw) + 63) & ~63
     sizes, box = described["sizes"], described["box"]
     count = len(sizes)
     strides = described["strides"] or [16]
@@ -90,16 +91,16 @@ def tensor_map(address, described):
         TYPES[described["dtype"]],
         count,
         P(address + described["offset"]),
-        (C.c_uint64 * count)(*sizes),
-        (C.c_uint64 * len(strides))(*strides),
-        (C.c_uint32 * count)(*box),
-        (C.c_uint32 * count)(*([1] * count)),
+        (ctypes.c_uint64 * count)(*sizes),
+        (ctypes.c_uint64 * len(strides))(*strides),
+        (ctypes.c_uint32 * count)(*box),
+        (ctypes.c_uint32 * count)(*([1] * count)),
         0,
         SWIZZLES[described["swizzle"]],
         PROMOTIONS[described["promotion"]],
         0,
     )
-    return C.string_at(start, 128)
+    return ctypes.string_at(start, 128)
 
 
 class Launch:
@@ -111,7 +112,7 @@ class Launch:
         address: the address of a binding, by its description.
     """
 
-    loaded: dict = {}
+    loaded: ClassVar[dict] = {}
 
     def __init__(self, folder, stage, address):
         key = str(Path(folder) / stage["ptx"])
@@ -119,12 +120,12 @@ class Launch:
             text = Path(key).read_text(encoding="utf-8")
             self.loaded[key] = load(text, stage["kernel"], stage["shared"])
         self.function = self.loaded[key]
-        values = [C.c_void_p(address(binding)) for binding in stage["bindings"]]
+        values = [ctypes.c_void_p(address(binding)) for binding in stage["bindings"]]
         for described in stage["maps"]:
             content = tensor_map(address(described["binding"]), described)
-            values.append(C.create_string_buffer(content, 128))
+            values.append(ctypes.create_string_buffer(content, 128))
         self._values = values
-        self._arguments = (P * max(len(values), 1))(*[C.cast(C.pointer(v), P) for v in values])
+        self._arguments = (P * max(len(values), 1))(*[ctypes.cast(ctypes.pointer(v), P) for v in values])
         self._attribute = (Attribute * 1)()
         clusters = stage["cluster"] != [1, 1, 1]
         if clusters:
@@ -141,4 +142,4 @@ class Launch:
 
     def __call__(self, stream):
         self._config.stream = stream
-        call("cuLaunchKernelEx", C.byref(self._config), self.function, self._arguments, None)
+        call("cuLaunchKernelEx", ctypes.byref(self._config), self.function, self._arguments, None)

@@ -32,20 +32,26 @@ SMALL = MmaTile(64, 64, 32, 32, 2)
 
 
 def product(m, n, k, layout="NT", dtype="bf16", batch=(), finish=None):
-    """A graph of one product of 16-bit floats, added up in f32; T is a transposed view."""
+    """A graph of one product of 16-bit floats or of tf32, added up in f32; T is a transposed view."""
     graph = darner.Graph()
     swapped = (*range(len(batch)), len(batch) + 1, len(batch))
-    a = graph.input("a", (*batch, m, k) if layout[0] == "N" else (*batch, k, m), dtype)
-    b = graph.input("b", (*batch, k, n) if layout[1] == "N" else (*batch, n, k), dtype)
+    kind = "f32" if dtype == "tf32" else dtype
+    a = graph.input("a", (*batch, m, k) if layout[0] == "N" else (*batch, k, m), kind)
+    b = graph.input("b", (*batch, k, n) if layout[1] == "N" else (*batch, n, k), kind)
+    if dtype == "tf32":
+        a, b = a.reduce_precision(8, 10), b.reduce_precision(8, 10)
     x = a if layout[0] == "N" else a.transpose(swapped)
     y = b if layout[1] == "N" else b.transpose(swapped)
-    found = x.cast("f32") @ y.cast("f32")
+    found = x @ y if kind == "f32" else x.cast("f32") @ y.cast("f32")
     graph.set_outputs([found] if finish is None else finish(graph, found))
     return graph
 
 
 def spec_of(graph, kind="contract"):
-    planned = lower(graph, target="cuda", whole=set(), ended=set(), alignment=256)
+    given = kernels.multipliers_of(HOPPER)
+    planned = lower(
+        graph, target="cuda", whole=set(), ended=set(), alignment=256, multipliers=given
+    )
     return next(spec for _, spec in written_specs(planned) if spec.kind == kind)
 
 
@@ -114,6 +120,50 @@ def test_odd_sizes_are_packed_first(layout, monkeypatch):
     (found,) = run(graph, arrays, monkeypatch, write)
     assert_near(found, wanted_product(arrays, layout))
     assert len(made[0].stages) == 3
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(64, 64, 64), (37, 41, 67), (1, 70, 33), (70, 1, 33), (5, 3, 1), (72, 40, 136)]
+)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_tf32_of_every_size_is_rounded_as_it_is_read(m, n, k, layout, monkeypatch):
+    graph = product(m, n, k, layout, "tf32")
+    arrays = arrays_of(graph)
+    spec = spec_of(graph)
+    assert kernels.template_of(spec, EMULATED) is TENSOR_CONTRACT
+    found = written_and_run(spec, arrays)
+    rounded = {name: nearest_tf32(array) for name, array in arrays.items()}
+    assert_near(found, wanted_product(rounded, layout), 2e-6)
+
+
+def nearest_tf32(array):
+    """Numbers with 10 bits of mantissa, halves away from zero."""
+    bits = array.view(np.uint32)
+    return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+def written_and_run(spec, arrays):
+    """The result of a spec's kernel on the emulated device; its operands are in the order of their names."""
+    found = kernels.written(spec, EMULATED)
+    scratch = running.room(found.scratch + 256)
+    operands = []
+    for name in sorted(arrays):
+        memory = running.held(arrays[name].nbytes)
+        memory[: arrays[name].nbytes] = arrays[name].reshape(-1).view(np.uint8)
+        operands.append(memory)
+    (node,) = spec.body.outputs
+    shape = [int(n) for n in node.shape]
+    result = running.held(int(np.prod(shape)) * 4)
+
+    def bound(binding):
+        if binding.what == "scratch":
+            return scratch[binding.number : binding.number + binding.nbytes]
+        return operands[binding.number] if binding.what == "operand" else result
+
+    for stage in found.stages:
+        given = [bound(binding) for binding in stage.bindings]
+        compile(stage)(stage.groups, [(x.ctypes.data, x.nbytes) for x in given])
+    return result[: int(np.prod(shape)) * 4].view(np.float32).reshape(shape)
 
 
 def test_batches_of_views_are_read_where_they_lie(monkeypatch):
@@ -191,6 +241,7 @@ def test_a_product_is_the_devices_own_choice(monkeypatch):
         (product(8, 64, 64), "sm_90a", False),
         (product(64, 64, 8), "sm_90a", False),
         (product(64, 64, 64, dtype="f32"), "sm_90a", False),
+        (product(1, 64, 64, dtype="tf32"), "sm_90a", True),
     ],
 )
 def test_what_tensor_cores_take(graph, arch, own):

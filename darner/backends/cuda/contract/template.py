@@ -12,12 +12,14 @@ from ....codegen.simt.contract.product import Product, part_bytes, product_of
 from ....codegen.simt.contract.tiles import SinkOf
 from ....codegen.simt.dispatch import Binding, Dispatch, Stage, Written, operand_number
 from ....codegen.simt.machine import GRANULE
+from ....codegen.simt.machine import Machine as AnyMachine
 from ....codegen.simt.template import Template, Variants
 from ....graph.errors import InternalError
 from ....graph.integers import ceil_div
 from ....lower.plan import Spec
+from ....lower.strided import is_tf32, is_view
 from ..instructions.warp import cores_of
-from ..machine import Machine
+from ..machine import TENSOR_CORES, Machine
 from .mma import MmaCut, Source, write_mma
 from .operands import Layout, layout_of, packed_elements, packed_layout
 from .pack import pack_stage
@@ -27,21 +29,37 @@ from .wgmma import MappedSource, WgmmaCut, WgmmaKernel
 
 
 def tensor_product(spec: Spec, machine: Machine) -> Product | None:
-    """The product of a spec, if a machine's tensor cores multiply its operands: both of bf16 or both of f16."""
-    if machine.capability < (8, 0) or spec.kind != "contract" or not can_emit(spec.body):
+    """The product of a spec, if a machine's tensor cores multiply its operands: both of bf16, both of f16, or both rounded to tf32."""
+    if machine.capability < TENSOR_CORES or spec.kind != "contract" or not can_emit(spec.body):
         return None
-    product = product_of(spec)
+    product = product_of(spec, tf32=True)
     if product is None or product.node.dtype.name not in ("f32", "bf16", "f16"):
         return None
-    if not product.count or min(product.m, product.n) <= FEW or product.k < SHORT:
+    if not product.count * product.m * product.n * product.k:
         return None
     leaves = [operand.leaf for operand in product.operands]
     kinds = {leaf.dtype.name for leaf in leaves}
-    if len(kinds) > 1 or not kinds <= {"bf16", "f16"} or any(x.op.facts.decodes for x in leaves):
+    if len(kinds) > 1 or any(leaf.op.facts.decodes for leaf in leaves):
         return None
-    rows, columns = product.rows[-1], product.columns[-1]
+    if not (kinds <= {"bf16", "f16"} or (kinds == {"f32"} and _is_rounded(product))):
+        return None
+    if kinds != {"f32"} and (min(product.m, product.n) <= FEW or product.k < SHORT):
+        # Nothing else rounds to tf32; of 16-bit floats the common template reads a matrix as fast.
+        return None
+    rows, columns = product.rows, product.columns
     # Results are written best along columns.
-    return product.turned() if rows.apart == 1 != columns.apart else product
+    along_rows = rows and rows[-1].apart == 1 and not (columns and columns[-1].apart == 1)
+    return product.turned() if along_rows else product
+
+
+def _is_rounded(product: Product) -> bool:
+    """Whether both operands are rounded to tf32."""
+    found = []
+    for node in product.node.operands:
+        while is_view(node):
+            (node,) = node.operands
+        found.append(is_tf32(node))
+    return all(found)
 
 
 @dataclass(frozen=True)
@@ -61,11 +79,14 @@ def givens_of(product: Product, begin: int) -> tuple[list[Given], int]:
     """Both operands, packed ones from byte ``begin`` of scratch memory on; and the bytes of scratch memory."""
     found = []
     for side in range(2):
-        layout = layout_of(product, side)
+        dtype = product.operands[side].leaf.dtype
+        # Tensor cores transpose elements of 16 bits only.
+        transposed = dtype.itemsize == 2
+        layout = layout_of(product, side, transposed=transposed)
         if layout is not None:
             found.append(Given(layout))
             continue
-        layout = packed_layout(product, side, product.operands[side].leaf.dtype)
+        layout = packed_layout(product, side, dtype, transposed=transposed)
         start = ceil_div(begin, GRANULE) * GRANULE
         found.append(Given(layout, start))
         begin = start + packed_elements(layout) * layout.dtype.itemsize
@@ -142,11 +163,11 @@ def write_by_wgmma(spec: Spec, machine: Machine, product: Product, cut: WgmmaCut
     return _written(spec, machine, product, parts, stages, scratch)
 
 
-def _fits(spec: Spec, machine: Machine) -> bool:
-    return tensor_product(spec, machine) is not None
+def _fits(spec: Spec, machine: AnyMachine) -> bool:
+    return isinstance(machine, Machine) and tensor_product(spec, machine) is not None
 
 
-def _write(spec: Spec, machine: Machine) -> Written:
+def _write(spec: Spec, machine: AnyMachine) -> Written:
     return next(iter(_variants(spec, machine).values()))()
 
 
@@ -154,10 +175,10 @@ MOST_VARIANTS = 8
 """Ways to cut a product that are worth a try."""
 
 
-def _variants(spec: Spec, machine: Machine) -> Variants:
+def _variants(spec: Spec, machine: AnyMachine) -> Variants:
     """The ways to write a product, by their names: what is expected to be best first."""
-    product = tensor_product(spec, machine)
-    if product is None:
+    product = tensor_product(spec, machine) if isinstance(machine, Machine) else None
+    if product is None or not isinstance(machine, Machine):
         raise InternalError("a kernel that tensor cores cannot multiply came to their template")
     givens, _ = givens_of(product, 0)
     layouts = givens[0].layout, givens[1].layout

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import cast
 
 from llvmlite import ir
 
@@ -180,7 +181,7 @@ class WgmmaKernel:
         result: ResultMap | None,
         sink: SinkOf,
     ) -> None:
-        builder: Printer = dispatch.builder
+        builder = cast(Printer, dispatch.builder)
         self.dispatch, self.builder, self.product = dispatch, builder, product
         self.cut, self.tile, self.sources = cut, cut.tile, sources
         self.sink, self.result = sink, result
@@ -343,9 +344,9 @@ class WgmmaKernel:
                 writer = FragmentWriter(b, self.cores, self.product, room)
                 for number, fragments in enumerate(rows):
                     row = b.let(top + (64 * number + (self.warp & 3) * 16))
-                    for first in range(0, len(fragments), room.columns // 8):
-                        column = b.let(place.column + 8 * first)
-                        part = [fragments[first : first + room.columns // 8]]
+                    for j in range(0, len(fragments), room.columns // 8):
+                        column = b.let(place.column + 8 * j)
+                        part = [fragments[j : j + room.columns // 8]]
                         writer.write(took, Corner(place.batch, row, column), part)
         if self.slabs is not None:
             with b.if_((b.local & (WARPGROUP - 1)) == 0):
