@@ -113,6 +113,10 @@ class EmulatedCores:
         for i, value in enumerate((first, second)):
             self.memory[address >> 4, ((address >> 2) & 3) + i] = b.bits(value)
 
+    def store_four(self, address: Value, values: Sequence[Value]) -> None:
+        """See ``Cores``."""
+        self.memory[address >> 4] = self.builder.bits(self.builder.vector(values))
+
     def load_one(self, address: Value) -> Value:
         """See ``Cores``."""
         b = self.builder
