@@ -10,7 +10,7 @@ from ....codegen.simt.dispatch import Binding
 from ....graph.errors import UnsupportedError
 from ..stage import Stage
 from .instructions import Held
-from .memory import Memories
+from .memory import LINE, Memories
 from .types import constant, dtype_of, integer
 
 if TYPE_CHECKING:
@@ -146,5 +146,5 @@ class Printer(Memories):
                 del self.module.globals[name]
         self.function_ir.args = tuple(self.buffer(name) for name in names)
         for argument in self.function_ir.args:
-            argument.attributes.align = 16
+            argument.attributes.align = LINE
         return str(self.module)
