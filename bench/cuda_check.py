@@ -178,6 +178,7 @@ def checks_of_sessions(name: str) -> Iterator[tuple[str, Callable[[], object]]]:
     """The promises of ``tests/cuda/promises.py``."""
     from tests.cuda import promises
     from tests.session.failing import CASES
+    from tests.whole_models import MODELS, check_model
 
     class Patch:
         """What pytest's monkeypatch does, as far as it is needed."""
@@ -216,6 +217,8 @@ def checks_of_sessions(name: str) -> Iterator[tuple[str, Callable[[], object]]]:
         plain = inspect.isfunction(function) and function.__module__ == promises.__name__
         if plain and [*inspect.signature(function).parameters] == ["device"] and title != "held":
             yield title.replace("_", " "), partial(function, name)
+    for model in MODELS:
+        yield f"a model: {model}", partial(check_model, model, name, "cuda")
     yield (
         "50 sessions leave nothing",
         partial(promises.sessions_that_come_and_go_leave_nothing, name, 25),
