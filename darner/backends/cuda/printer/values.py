@@ -289,6 +289,11 @@ class Values(Instructions):
         return self.bits(self.held(self.fitted(value, floating(16))))
 
     @expression
+    def of_half_bits(self, bits: Operand) -> Held:
+        """See ``Simt``."""
+        return self.of_bits(bits, dtypes.f16)
+
+    @expression
     def halves(self, word: Operand) -> Held:
         """See ``Simt``."""
         both = self.ir.bitcast(self.raw(word), floating(16, 2))
@@ -332,7 +337,10 @@ class Values(Instructions):
         """See ``Simt``."""
         like = next(x for x in (chosen, otherwise) if isinstance(x, Held))
         first, second = self._pair(self.literal(chosen, like), self.literal(otherwise, like))
-        return self.held(self.ir.select(self.raw(condition), first, second), like.signed)
+        test = self.raw(condition)
+        count = count_of(test.type)
+        first, second = self._spread(first, count), self._spread(second, count)
+        return self.held(self.ir.select(test, first, second), like.signed)
 
     def call(
         self, function: Any, *values: Any, fastmath: Sequence[str] = (), tail: bool = False
