@@ -28,6 +28,9 @@ class HostMemory(Protocol):
         out[...] = self.arrays[buffer]
         return out
 
+    def on_device(self, buffer: int, *, copy: bool = True) -> None:
+        """It is no device's."""
+
     @property
     def on_host(self) -> bool:
         """Always."""

@@ -120,6 +120,9 @@ class EmulatedStream:
         until = other.count
         self.add(lambda: other.work_off(until), "cuStreamWaitEvent")
 
+    def follow_default(self) -> None:
+        """Nobody else works on it."""
+
     def send(self, address: int, data: Bytes) -> None:
         """Copy to the device. What is not pinned may change as soon as this returns."""
         given = data if self._context.is_pinned(data) else data.copy()
@@ -237,6 +240,7 @@ class EmulatedContext:
         pinned_rooms: pinned memory: where it begins, and its bytes.
     """
 
+    number = 0
     elsewhere = False
     """It has nothing that a forked process has not."""
 
