@@ -208,21 +208,18 @@ _given: dict[int, tuple[object, ...]] = {}
 """What others have: by the address of the structure, all that it needs to stay."""
 
 
-@_GIVE_BACK
-def _give_back(address: int) -> None:
-    _given.pop(address, None)
+def _forget(address: int | None) -> None:
+    _given.pop(address or 0, None)
 
 
-@_DESTROY
 def _destroy(capsule: int) -> None:
     """A capsule that nobody has taken gives its memory back itself."""
     for name in _CAPSULES:
         if _dying_has(capsule, name):
-            _give_back_now(_dying_pointer(capsule, name))
+            _forget(_dying_pointer(capsule, name))
 
 
-def _give_back_now(address: int | None) -> None:
-    _given.pop(address or 0, None)
+_give_back, _destructor = _GIVE_BACK(_forget), _DESTROY(_destroy)
 
 
 @dataclass(frozen=True)
@@ -254,7 +251,7 @@ def lend(memory: Lent, *, versioned: bool) -> object:
     address = ctypes.addressof(made)
     _given[address] = made, shape, memory.owner
     name = b"dltensor_versioned" if versioned else b"dltensor"
-    return _new_capsule(address, next(n for n in _CAPSULES if n == name), _destroy)
+    return _new_capsule(address, next(n for n in _CAPSULES if n == name), _destructor)
 
 
 def _code_of(kind: np.dtype[Any]) -> tuple[int, int]:
