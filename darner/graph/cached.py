@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, Self, TypeVar, overload
+from typing import Generic, Self, TypeVar, overload
 
 Found = TypeVar("Found")
 
 
-class cached_property(Generic[Found]):  # noqa: N801 - as the one it stands for
+class CachedProperty(Generic[Found]):
     """A method as an attribute: its result is kept with the object.
 
     Python 3.11's has one lock for all objects of a class. A process that is forked while another thread holds it waits for ever when it asks
@@ -27,7 +27,7 @@ class cached_property(Generic[Found]):  # noqa: N801 - as the one it stands for
     {'area': 9}
     """
 
-    def __init__(self, method: Callable[[Any], Found]) -> None:
+    def __init__(self, method: Callable[..., Found]) -> None:
         self.method = method
         self.__doc__ = method.__doc__
         self.__module__ = method.__module__
@@ -48,3 +48,6 @@ class cached_property(Generic[Found]):  # noqa: N801 - as the one it stands for
         found = self.method(instance)
         instance.__dict__[self.name] = found
         return found
+
+
+cached_property = CachedProperty

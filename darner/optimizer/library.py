@@ -79,7 +79,7 @@ class Inherited:
             _alive.pop(id(self), None)
 
 
-_alive: dict[int, Any] = {}
+_alive: dict[int, object] = {}
 """The e-graphs that there are, by whose they are."""
 
 

@@ -14,7 +14,7 @@ FIRST = """
         g.set_outputs([(g.input("x", (3,)).tanh() * 2.0).sum()])
         together.wait()
         with darner.build_inference_session(g, cache=None, threads=2) as session:
-            found.append(session.run({"x": [1.0, 2.0, 3.0]})[0])
+            found.append(session.run({"x": [1.0, 2.0, 3.0]})["output0"])
 
     found, together = [], threading.Barrier(8)
     threads = [threading.Thread(target=run) for _ in range(8)]
