@@ -156,9 +156,7 @@ def _parts(product: Product, itemsize: int) -> list[int]:
     return sorted(found)
 
 
-def expected(
-    product: Product, layouts: tuple[Layout, Layout], cut: Cut, machine: Machine
-) -> float:
+def expected(product: Product, layouts: tuple[Layout, Layout], cut: Cut, machine: Machine) -> float:
     """The microseconds that a product takes on tensor cores.
 
     Within a fifth of what was measured on an H200 by prototypes, for 128 x 576 x 576 up to 8192 x 8192 x 8192.
