@@ -160,9 +160,9 @@ def nearest_tf32(array):
     return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
-def written_and_run(spec, arrays):
+def written_and_run(spec, arrays, write=kernels.written):
     """The result of a spec's kernel on the emulated device; its operands are in the order of their names."""
-    found = kernels.written(spec, EMULATED)
+    found = write(spec, EMULATED)
     scratch = running.room(found.scratch + 256)
     operands = []
     for name in sorted(arrays):
