@@ -31,7 +31,7 @@ def check_precision(value: object) -> Precision:
     'bf16'
     >>> check_precision("half")
     Traceback (most recent call last):
-    darner.graph.errors.ArgumentError: precision is one of 'f32', 'tf32', 'bf16', 'f16', got 'half'; did you mean 'f16'? ...
+    darner.graph.errors.ArgumentError: precision is one of 'f32', 'tf32', 'bf16', 'f16', got 'half'; did you mean 'f16'?
     """
     for word in PRECISIONS:
         if value == word:

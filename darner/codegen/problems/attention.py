@@ -99,7 +99,7 @@ class Described:
     def result(self) -> str:
         """The name of the element type of the result, before what follows it: f32 too where operands are 16-bit floats as f32."""
         type_ = self.node.type.items[0] if isinstance(self.node.type, TupleType) else self.node.type
-        return type_.dtype.name
+        return str(type_.dtype.name)
 
     @property
     def accumulator(self) -> str:
