@@ -55,13 +55,13 @@ from .graph.regions import RematPolicy
 from .graph.types import TensorType
 from .graph.types import TensorType as Shape
 from .interpreter import run
-from .ops.attention import MaskKind, SlidingWindow
-from .ops.custom import MultiOutputHandle
+from .ops.attention.attention import MaskKind, SlidingWindow
+from .ops.custom.functions import MultiOutputHandle
+from .ops.custom.registered import lookup_op, register_op
 from .ops.declare import binary, unary
-from .ops.quant_scheme import QuantScheme
-from .ops.quantiser import QuantizedWeights, quantize_weights
-from .ops.registered import lookup_op, register_op
-from .ops.splat_records import (
+from .ops.quantised.quantiser import QuantizedWeights, quantize_weights
+from .ops.quantised.scheme import QuantScheme
+from .ops.splats.records import (
     GaussianSplatBackwardParams,
     GaussianSplatInputs,
     GaussianSplatRenderParams,

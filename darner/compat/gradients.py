@@ -14,29 +14,29 @@ from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import builder
 from ..graph.types import TensorType
-from ..ops.channel_norm_gradients import (
+from ..ops.attention.rope import FAMILY as POSITION
+from ..ops.attention.rope import rope, rope_with_tables
+from ..ops.indexing.index import scatter_add
+from ..ops.norms.channel_gradients import (
     group_norm_backward_beta,
     group_norm_backward_gamma,
     group_norm_backward_input,
 )
-from ..ops.channel_norms import flat_sizes
-from ..ops.conv import FAMILY as CONVOLUTION
-from ..ops.conv import conv_input_grad, conv_weight_grad
-from ..ops.conv_forms import CONV_WEIGHT, check_kernel
-from ..ops.index import scatter_add
-from ..ops.norm_gradients import (
+from ..ops.norms.channels import flat_sizes
+from ..ops.norms.last_axes import FAMILY as NORMALISATION
+from ..ops.norms.last_axes_gradients import (
     layer_norm_backward_gamma,
     layer_norm_backward_input,
     rms_norm_backward_gamma,
     rms_norm_backward_input,
 )
-from ..ops.norms import FAMILY as NORMALISATION
-from ..ops.pool import FAMILY as POOLING
-from ..ops.pool import max_pool_backward
-from ..ops.rope import FAMILY as POSITION
-from ..ops.rope import rope, rope_with_tables
-from ..ops.shapes import concat
-from ..ops.spatial import require_axes
+from ..ops.shapes.primitives import concat
+from ..ops.spatial.conv import FAMILY as CONVOLUTION
+from ..ops.spatial.conv import conv_input_grad, conv_weight_grad
+from ..ops.spatial.conv_forms import CONV_WEIGHT, check_kernel
+from ..ops.spatial.pool import FAMILY as POOLING
+from ..ops.spatial.pool import max_pool_backward
+from ..ops.spatial.windows import require_axes
 from ..transforms.gradients import value_and_grad
 from .forms import form
 

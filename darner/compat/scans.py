@@ -18,9 +18,9 @@ from ..graph.graph import Graph
 from ..graph.integers import ceil_div
 from ..graph.node import Node
 from ..graph.op import builder
-from ..ops.custom_bodies import COTANGENT, primal_inputs
-from ..ops.iterate import in_segments
-from ..ops.loop import FAMILY, loop
+from ..ops.custom.bodies import COTANGENT, primal_inputs
+from ..ops.loops.iterate import in_segments
+from ..ops.loops.loop import FAMILY, loop
 
 
 def _graph(value: object, name: str) -> Graph:

@@ -18,8 +18,7 @@ from ..graph.errors import ArgumentError, InternalError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.types import TensorType
-from ..ops.custom import custom_fn, custom_fn_tuple
-from ..ops.custom_bodies import (
+from ..ops.custom.bodies import (
     COTANGENT,
     PRIMAL,
     TANGENT,
@@ -28,6 +27,7 @@ from ..ops.custom_bodies import (
     numbered,
     primal_inputs,
 )
+from ..ops.custom.functions import custom_fn, custom_fn_tuple
 from .batch import vmap
 from .reverse import prepare, pull_back
 

@@ -16,8 +16,8 @@ from ...graph.integers import ceil_div
 from ...graph.node import Node
 from ...lower.plan import Spec
 from ...lower.specs import sizes
-from ...ops.fourier import factor
-from ...ops.spectra import next_power_of_two, whole_length
+from ...ops.fourier.spectra import next_power_of_two, whole_length
+from ...ops.fourier.transforms import factor
 from ..ir.types import accumulator_type
 
 Kind: TypeAlias = Literal["complex", "block", "half", "whole"]
