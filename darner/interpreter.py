@@ -27,8 +27,8 @@ from .graph.graph import LEAVES, Graph
 from .graph.habits_table import INPUTS
 from .graph.node import Node
 from .graph.types import TensorType, TupleType
-from .ops.creation.leaves import stored_value
 from .ops.loops.loop import loop
+from .ops.quantised.stored import stored_value
 from .transforms.expand import expansion, in_float64
 
 Values = Mapping[str, Any]

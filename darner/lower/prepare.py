@@ -9,7 +9,7 @@ from ..graph.attribute_text import attribute_text
 from ..graph.graph import LEAVES, Graph
 from ..graph.node import Node
 from ..graph.types import TensorType
-from ..ops.creation.leaves import restored_node, stored_type
+from ..ops.quantised.stored import restored_node, stored_type
 from ..transforms.expand import expand
 from .roles import stays_whole, whole_ops
 

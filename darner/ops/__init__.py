@@ -1,11 +1,11 @@
-"""All of darner's ops; importing this fills the registry.
+"""All of darner's ops. A room is imported when one of its names is asked for: ``g.fft`` imports ``fourier``.
 
 A room a family, each of which says where to begin. Rooms import from rooms before them only, as in this order:
 
     complex_numbers, shapes, elementwise, reductions   what all others are made of
     indexing, linalg, spatial, fourier
     norms, losses, layers, attention, random
-    quantised, creation                                stored weights, and where values come from
+    creation, quantised                                where values come from, and stored weights
     custom, loops                                      graphs inside of ops
     state_space, splats
 
@@ -13,23 +13,12 @@ Beside them stand what declarations are written with: ``declare`` (an element-wi
 batches and gradients do to axes) and ``faults`` (what only data can make wrong). Begin with ``declare`` and ``elementwise.functions``.
 """
 
-from . import attention as attention
-from . import complex_numbers as complex_numbers
-from . import creation as creation
-from . import custom as custom
-from . import declare as declare
-from . import elementwise as elementwise
-from . import fourier as fourier
-from . import indexing as indexing
-from . import layers as layers
-from . import linalg as linalg
-from . import loops as loops
-from . import losses as losses
-from . import norms as norms
-from . import quantised as quantised
-from . import random as random
-from . import reductions as reductions
-from . import shapes as shapes
-from . import spatial as spatial
-from . import splats as splats
-from . import state_space as state_space
+from importlib import import_module
+from pkgutil import iter_modules
+from types import ModuleType
+
+
+def __getattr__(name: str) -> ModuleType:
+    if any(name == module.name for module in iter_modules(__path__)):
+        return import_module(f".{name}", __name__)
+    raise AttributeError(f"darner.ops has no room {name!r}")

@@ -1,7 +1,8 @@
 """Integers in place of floats.
 
 Values first: ``quantise`` has quantised tensors and their products. Then stored weights: ``scheme`` names a format, ``block_formats`` says how its bytes become
-values, ``quantiser`` makes them, ``packed`` reads them inside products, and ``packed_products`` are the products as users call them. Begin with ``packed``.
+values, ``quantiser`` makes them, ``packed`` reads them inside products, ``packed_products`` are the products as
+users call them, and ``stored`` is how parameters keep such weights. Begin with ``packed``.
 """
 
 from . import block_formats as block_formats
@@ -10,3 +11,4 @@ from . import packed_products as packed_products
 from . import quantise as quantise
 from . import quantiser as quantiser
 from . import scheme as scheme
+from . import stored as stored
