@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from . import nn as nn
     from . import ops as ops
     from . import optim as optim
+    from . import optimizer as optimizer
     from . import text as text
     from . import train as train
     from . import transforms as transforms
@@ -141,7 +142,7 @@ _LATER = {
         "ops.quantised.scheme": "QuantScheme",
         "ops.splats.records": "GaussianSplatBackwardParams GaussianSplatInputs GaussianSplatRenderParams",
         "optim": "optim",
-        "optimizer": "DerivedParam optimize optimize_inference optimize_training OptimizeReport RuleError Target",
+        "optimizer": "optimizer DerivedParam optimize optimize_inference optimize_training OptimizeReport RuleError Target",
         "session": "build build_inference_session build_session build_session_cached build_session_unoptimized"
         " build_session_with_report CompilePipeline function LirModule MemorySummary Session SessionConfig",
         "text": "text",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..graph.attributes import normalize_axes
-from ..graph.dims import as_shape, format_shape
+from ..graph.dims import Shape, as_shape, format_shape
 from ..graph.errors import ShapeError
 from ..graph.graph import Graph
 from ..graph.node import Node
@@ -49,65 +49,44 @@ def differentiate(graph: Graph) -> Graph:
 # --------------------------------------------------------------------------- convolution, pooling
 
 
-@builder(family=CONVOLUTION)
-def conv2d_backward_input(
-    graph: Graph,
-    dy: Node,
-    w: Node,
-    x_shape: Any,
-    kernel_size: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    groups: int,
-) -> Node:
-    """The gradient of ``conv2d`` towards an input of ``x_shape``; see ``conv_input_grad``."""
+def _four(name: str, stated: Any, axes: str) -> Shape:
+    """A stated shape of four axes."""
+    shape = stated.shape if isinstance(stated, TensorType) else as_shape(stated)
+    if len(shape) != 4:
+        raise ShapeError(f"{name} {format_shape(shape)} must be {axes}")
+    return shape
+
+
+def _conv_input(dy: Node, w: Node, x_shape: Any, kernel_size: Any, **options: Any) -> Node:
     require_axes(w, 2, "w", CONV_WEIGHT)
     check_kernel(kernel_size, w.shape[2:])
-    shape = x_shape.shape if isinstance(x_shape, TensorType) else as_shape(x_shape)
-    if len(shape) != 4:
-        raise ShapeError(f"x_shape {format_shape(shape)} must be (batch, channels, height, width)")
-    result: Node = conv_input_grad(
-        dy,
-        w,
-        sizes=shape[2:],
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        groups=groups,
-        shape=x_shape,
-    )
+    sizes = _four("x_shape", x_shape, "(batch, channels, height, width)")[2:]
+    result: Node = conv_input_grad(dy, w, sizes=sizes, **options, shape=x_shape)
     return result
 
 
-@builder(family=CONVOLUTION)
-def conv2d_backward_weight(
-    graph: Graph,
-    x: Node,
-    dy: Node,
-    w_shape: Any,
-    kernel_size: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    groups: int,
-) -> Node:
-    """The gradient of ``conv2d`` towards a weight of ``w_shape``; see ``conv_weight_grad``."""
-    shape = w_shape.shape if isinstance(w_shape, TensorType) else as_shape(w_shape)
-    if len(shape) != 4:
-        raise ShapeError(f"w_shape {format_shape(shape)} must be (out, in / groups, height, width)")
-    check_kernel(kernel_size, shape[2:])
-    result: Node = conv_weight_grad(
-        x,
-        dy,
-        kernel=kernel_size,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        groups=groups,
-        shape=w_shape,
-    )
+def _conv_weight(x: Node, dy: Node, w_shape: Any, kernel_size: Any, **options: Any) -> Node:
+    check_kernel(kernel_size, _four("w_shape", w_shape, "(out, in / groups, height, width)")[2:])
+    result: Node = conv_weight_grad(x, dy, kernel=kernel_size, **options, shape=w_shape)
     return result
+
+
+_WINDOW = "kernel_size: Any, stride: Any, padding: Any, dilation: Any, groups: int"
+
+form(
+    f"conv2d_backward_input(dy: Node, w: Node, x_shape: Any, {_WINDOW})",
+    CONVOLUTION,
+    _conv_input,
+    "The gradient of ``conv2d`` towards an input of ``x_shape``; see ``conv_input_grad``.",
+    by_name=True,
+)
+form(
+    f"conv2d_backward_weight(x: Node, dy: Node, w_shape: Any, {_WINDOW})",
+    CONVOLUTION,
+    _conv_weight,
+    "The gradient of ``conv2d`` towards a weight of ``w_shape``; see ``conv_weight_grad``.",
+    by_name=True,
+)
 
 
 @builder(family=POOLING)

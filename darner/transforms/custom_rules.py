@@ -35,27 +35,15 @@ from .reverse import prepare, pull_back
 
 
 @custom_fn.vjp
-def _(
-    g: Node,
-    out: Node,
-    inputs: list[Node],
-    body: Graph,
-    vjp_body: Graph | None,
-    jvp_body: Graph | None,
-) -> Any:
-    return {"inputs": _gradients([g], [out], [""], inputs, vjp_body, jvp_body)}
+def _(g: Node, out: Node, inputs: list[Node], **bodies: Graph | None) -> Any:
+    return {"inputs": _gradients([g], [out], [""], inputs, **bodies)}
 
 
 @custom_fn_tuple.vjp
 def _(
-    g: tuple[Node | None, ...],
-    out: tuple[Node, ...],
-    inputs: list[Node],
-    body: Graph,
-    vjp_body: Graph | None,
-    jvp_body: Graph | None,
+    g: tuple[Node | None, ...], out: tuple[Node, ...], inputs: list[Node], **bodies: Graph | None
 ) -> Any:
-    return {"inputs": _gradients(g, out, numbered(len(out)), inputs, vjp_body, jvp_body)}
+    return {"inputs": _gradients(g, out, numbered(len(out)), inputs, **bodies)}
 
 
 def _gradients(
@@ -65,6 +53,7 @@ def _gradients(
     inputs: list[Node],
     vjp_body: Graph | None,
     jvp_body: Graph | None,
+    **rest: Graph | None,
 ) -> list[Node | None]:
     """The vjp_body, or the transpose of the jvp_body, in the graph."""
     graph = inputs[0].graph
@@ -145,12 +134,7 @@ def _transposed(
 
 @custom_fn.jvp
 def _(
-    tangents: dict[str, Any],
-    node: Node,
-    inputs: list[Node],
-    body: Graph,
-    vjp_body: Graph | None,
-    jvp_body: Graph | None,
+    tangents: dict[str, Any], node: Node, inputs: list[Node], jvp_body: Graph | None, **rest: Any
 ) -> Any:
     if jvp_body is None:
         return NotImplemented
@@ -163,8 +147,8 @@ def _(
     node: Node,
     inputs: list[Node],
     body: Graph,
-    vjp_body: Graph | None,
     jvp_body: Graph | None,
+    **rest: Any,
 ) -> Any:
     if jvp_body is None:
         return NotImplemented
@@ -200,29 +184,16 @@ def _tangents(
 
 
 @custom_fn.vmap
-def _(
-    size: Dim,
-    batched: dict[str, Any],
-    inputs: list[Node],
-    body: Graph,
-    vjp_body: Graph | None,
-    jvp_body: Graph | None,
-) -> Node:
-    flags = batched["inputs"]
-    return custom_fn(inputs, *_over_batch(size, flags, inputs, [""], body, vjp_body, jvp_body))
+def _(size: Dim, batched: dict[str, Any], inputs: list[Node], **bodies: Any) -> Node:
+    return custom_fn(inputs, *_over_batch(size, batched["inputs"], inputs, [""], **bodies))
 
 
 @custom_fn_tuple.vmap
 def _(
-    size: Dim,
-    batched: dict[str, Any],
-    inputs: list[Node],
-    body: Graph,
-    vjp_body: Graph | None,
-    jvp_body: Graph | None,
+    size: Dim, batched: dict[str, Any], inputs: list[Node], body: Graph, **rules: Any
 ) -> tuple[Node, ...]:
-    flags, ends = batched["inputs"], numbered(len(body.outputs))
-    bodies = _over_batch(size, flags, inputs, ends, body, vjp_body, jvp_body)
+    ends = numbered(len(body.outputs))
+    bodies = _over_batch(size, batched["inputs"], inputs, ends, body, **rules)
     return custom_fn_tuple(inputs, *bodies)
 
 
