@@ -36,14 +36,14 @@ from .reverse import prepare, pull_back
 
 @custom_fn.vjp
 def _(g: Node, out: Node, inputs: list[Node], **bodies: Graph | None) -> Any:
-    return {"inputs": _gradients([g], [out], [""], inputs, **bodies)}
+    return {"inputs": _gradients([g], [out], [""], inputs, bodies)}
 
 
 @custom_fn_tuple.vjp
 def _(
     g: tuple[Node | None, ...], out: tuple[Node, ...], inputs: list[Node], **bodies: Graph | None
 ) -> Any:
-    return {"inputs": _gradients(g, out, numbered(len(out)), inputs, **bodies)}
+    return {"inputs": _gradients(g, out, numbered(len(out)), inputs, bodies)}
 
 
 def _gradients(
@@ -51,12 +51,10 @@ def _gradients(
     out: Sequence[Node],
     ends: Sequence[str],
     inputs: list[Node],
-    vjp_body: Graph | None,
-    jvp_body: Graph | None,
-    **rest: Graph | None,
+    bodies: dict[str, Graph | None],
 ) -> list[Node | None]:
     """The vjp_body, or the transpose of the jvp_body, in the graph."""
-    graph = inputs[0].graph
+    graph, vjp_body, jvp_body = inputs[0].graph, bodies["vjp_body"], bodies["jvp_body"]
     if vjp_body is None:
         if jvp_body is None:
             raise InternalError("a custom function without rules has the derivative of its body")
