@@ -42,11 +42,11 @@ from .graph.errors import (
     VerifyError,
 )
 from .graph.graph import Graph
-from .graph.habits import missing
-from .graph.module import GraphModule, HirModule, MirModule
+from .graph.habits.hints import missing
 from .graph.node import Node
 from .graph.op import Cost, Op, builder, composite, primitive
 from .graph.regions import RematPolicy
+from .graph.stages.module import GraphModule, HirModule, MirModule
 from .graph.types import TensorType
 from .graph.types import TensorType as Shape
 

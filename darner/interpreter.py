@@ -24,7 +24,7 @@ from .graph.errors import (
     listed,
 )
 from .graph.graph import LEAVES, Graph
-from .graph.habits_table import INPUTS
+from .graph.habits.table import INPUTS
 from .graph.node import Node
 from .graph.types import TensorType, TupleType
 from .ops.loops.loop import loop

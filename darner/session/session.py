@@ -19,7 +19,7 @@ from ..graph.data import Array
 from ..graph.errors import ArgumentError, Calling, DTypeError, ForkError, FormatError, RunError
 from ..graph.forks import SPAWN
 from ..graph.graph import Graph, check_graph
-from ..graph.habits import input_name, missing
+from ..graph.habits.hints import input_name, missing
 from ..inspect.summary import MemorySummary
 from ..io.atomic import Path
 from ..lower.plan import Plan

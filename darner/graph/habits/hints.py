@@ -1,4 +1,4 @@
-"""Names that users of PyTorch, JAX, NumPy and Keras bring along, and what they are here: one table of data (``habits_table``).
+"""Names that users of PyTorch, JAX, NumPy and Keras bring along, and what they are here: one table of data (``table``).
 
 Each place where a name can be unknown (an attribute of a node, an argument of an op, a layer, an optimizer ...) has rows
 of *foreign name: how it is written here*. Errors show them as hints; a test checks that every name on the right exists.
@@ -19,8 +19,8 @@ from collections.abc import Collection, Iterable
 from functools import partial
 from typing import Any
 
-from .errors import MissingNameError, UnknownNameError, did_you_mean, nearest
-from .habits_table import ALIASES, HABITS, INPUT_HINTS, INPUTS
+from ..errors import MissingNameError, UnknownNameError, did_you_mean, nearest
+from .table import ALIASES, HABITS, INPUT_HINTS, INPUTS
 
 _ARGUMENT = re.compile(r"\b(\w+)=(?!=)")
 

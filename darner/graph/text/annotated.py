@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from .attributes import Pool
-from .dims import Dim
-from .graph import Graph
-from .node import Node
-from .text import dumps, node_call, shown_name
+from ..attributes import Pool
+from ..dims import Dim
+from ..graph import Graph
+from ..node import Node
+from .dump import dumps, node_call, shown_name
 
 
 def inspect_graph(graph: Graph) -> str:

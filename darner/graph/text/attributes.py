@@ -7,9 +7,9 @@ import math
 from functools import lru_cache
 from typing import Any
 
-from .attributes import Attribute, Pool
-from .data import Data
-from .op import Op
+from ..attributes import Attribute, Pool
+from ..data import Data
+from ..op import Op
 
 _encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False).encode
 

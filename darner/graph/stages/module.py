@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import ClassVar, TypeAlias, cast
 
-from .dims import Dim
-from .errors import ArgumentError, Calling, DarnerError, FormatError, LowerError, listed
-from .graph import Graph, check_graph
-from .node import Node
+from ..dims import Dim
+from ..errors import ArgumentError, Calling, DarnerError, FormatError, LowerError, listed
+from ..graph import Graph, check_graph
+from ..node import Node
 
 FORMAT = "darner.module"
 VERSION = 1

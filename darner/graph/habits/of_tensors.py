@@ -1,6 +1,6 @@
 """Rows of foreign names of tensors: attributes, methods and functions, arguments of ops, and calls of another form.
 
-``habits_table`` joins them with the rows of all else, and says how a text is written.
+``table`` joins them with the rows of all else, and says how a text is written.
 """
 
 from __future__ import annotations

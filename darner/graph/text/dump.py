@@ -19,11 +19,11 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from .attributes import Attribute, Pool
-from .graph import LEAVES, Graph
-from .node import Node
-from .regions import region_lines
-from .types import Type
+from ..attributes import Attribute, Pool
+from ..graph import LEAVES, Graph
+from ..node import Node
+from ..regions import region_lines
+from ..types import Type
 
 dumps = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 

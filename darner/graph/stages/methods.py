@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from .errors import Calling
+from ..errors import Calling
 
 if TYPE_CHECKING:
-    from .graph import Graph
+    from ..graph import Graph
     from .module import GraphModule, HirModule, MirModule, Outputs
 
 
 class Stages:
-    """Gives a graph what makes modules of it; ``darner.graph.module`` says what these are."""
+    """Gives a graph what makes modules of it; ``darner.graph.stages.module`` says what these are."""
 
     @staticmethod
     def define(name: str, build: Callable[[Graph], Outputs]) -> HirModule:
@@ -25,7 +25,7 @@ class Stages:
     @staticmethod
     def hir(name: str = "graph") -> HirModule:
         """An empty module at the hir stage."""
-        from .graph import Graph
+        from ..graph import Graph
         from .module import HirModule
 
         return HirModule(Graph(name))

@@ -6,7 +6,7 @@ says why the name is not needed, and any other is code to write. The tests check
 
 from __future__ import annotations
 
-from .habits_of_tensors import DEVICE, OF_TENSORS
+from .of_tensors import DEVICE, OF_TENSORS
 
 ALIASES: dict[str, tuple[str, ...]] = {
     "dim": ("axis", "axes"),

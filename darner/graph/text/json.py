@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from .attributes import Attribute, Pool, as_text
-from .check import canonical, settle_axes
-from .data import Data, as_data
-from .errors import DarnerError, FormatError, Source, did_you_mean
-from .graph import LEAVES, Graph
-from .op import OPS, REQUIRED, Op, suggest
-from .regions import read_region
-from .text import encode_attrs
-from .types import TensorType, Type, parse_type
+from ..attributes import Attribute, Pool, as_text
+from ..check import canonical, settle_axes
+from ..data import Data, as_data
+from ..errors import DarnerError, FormatError, Source, did_you_mean
+from ..graph import LEAVES, Graph
+from ..op import OPS, REQUIRED, Op, suggest
+from ..regions import read_region
+from ..types import TensorType, Type, parse_type
+from .dump import encode_attrs
 
 FORMAT = "darner.graph"
 VERSION = 1

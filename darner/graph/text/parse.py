@@ -7,14 +7,14 @@ import re
 from functools import partial
 from typing import Any
 
-from .attributes import Pool
-from .errors import DarnerError, FormatError
-from .graph import Graph
-from .node import change_node
-from .op import Op
-from .regions import read_region
-from .serial import find_op, read_node
-from .types import parse_type
+from ..attributes import Pool
+from ..errors import DarnerError, FormatError
+from ..graph import Graph
+from ..node import change_node
+from ..op import Op
+from ..regions import read_region
+from ..types import parse_type
+from .json import find_op, read_node
 
 _decoder = json.JSONDecoder()
 _HEAD = re.compile(r"graph @(.*) \{")
