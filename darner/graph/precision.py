@@ -11,6 +11,9 @@ Precision = Literal["f32", "tf32", "bf16", "f16"]
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
+TF32 = (8, 10)
+"""Bits of exponent and mantissa of tf32, which NVIDIA's tensor cores multiply f32 in."""
+
 SPELLINGS = {
     "bfloat16": "bf16",
     "float16": "f16",
