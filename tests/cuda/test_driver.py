@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -160,6 +161,24 @@ def test_a_launch_says_its_grid_its_shared_memory_and_its_attributes(driver):
 def test_a_plain_launch_has_no_attributes(driver):
     told = launched(driver, Stage("; plain", "kernel", 64, (3, 1, 1), (Binding("operand"),)))
     assert told == [((3, 1, 1), (64, 1, 1), 0, {})]
+
+
+@pytest.mark.parametrize(
+    ("groups", "shared", "cluster", "most"),
+    [(265, 0, (1, 1, 1), 264), (133, 200 << 10, (1, 1, 1), 132), (132, 0, (4, 1, 1), 120)],
+)
+def test_blocks_that_wait_for_each_other_and_are_too_many_are_refused(
+    driver, groups, shared, cluster, most
+):
+    stage = Stage(
+        *("; some", "kernel", 256, (groups, 1, 1), (Binding("operand"),)),
+        shared=shared,
+        cluster=cluster,
+        cooperative=True,
+    )
+    with pytest.raises(InternalError, match=rf"has {groups} blocks .* holds {most} at a time"):
+        launched(driver, stage)
+    launched(driver, replace(stage, groups=(most, 1, 1)))
 
 
 def test_a_tensor_map_is_encoded_as_it_is_described(driver):
