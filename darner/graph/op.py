@@ -22,10 +22,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
 from .attributes import Attribute, Operand, Parsed, parse_annotation
+from .cached import cached_property
 from .check import check_call
 from .dims import Dim
 from .errors import ArgumentError, InternalError, NameTakenError, caller, did_you_mean

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
+from ..graph.cached import cached_property
 from ..graph.dims import Dim
 from ..graph.node import Node
 from .elementwise import where

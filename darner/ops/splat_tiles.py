@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TypedDict, Unpack
 
 import numpy as np
 
 from ..graph import dtypes
 from ..graph.attributes import Float, Index
+from ..graph.cached import cached_property
 from ..graph.data import Array
 from ..graph.dims import Dim, Shape, format_shape, product
 from ..graph.errors import ArgumentError, ShapeError

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
+from ..graph.cached import cached_property
 from ..graph.node import Node
 from .elementwise import where
 from .shapes import pad, reshape

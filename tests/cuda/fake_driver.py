@@ -40,7 +40,7 @@ class FakeDriver:
     """
 
     def __init__(self, devices=1, memory=MEMORY):
-        self.devices, self.room = devices, memory
+        self.devices, self.room, self.version = devices, memory, 13000
         self.calls, self.failing, self.sticky = [], {}, 0
         self.alive = {}
         self.launches = []
@@ -85,7 +85,7 @@ class FakeDriver:
         return 0 if self.devices else 100
 
     def cuDriverGetVersion(self, out):
-        out._obj.value = 13000
+        out._obj.value = self.version
 
     def cuGetErrorName(self, code, out):
         if code not in ERRORS:
@@ -262,6 +262,12 @@ class FakeDriver:
 
     def cuFuncGetAttribute(self, out, which, function):
         out._obj.value = 0
+
+    def cuOccupancyMaxActiveBlocksPerMultiprocessor(self, out, function, threads, shared):
+        out._obj.value = 2 if shared < 100 << 10 else 1
+
+    def cuOccupancyMaxActiveClusters(self, out, function, config):
+        out._obj.value = 30
 
     def cuLaunchKernelEx(self, config, function, arguments, extra):
         config = config._obj

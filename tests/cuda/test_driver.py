@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,7 +17,6 @@ from darner import ArgumentError, DeviceLostError, DeviceMemoryError, Unsupporte
 from darner.backends.base.cache import ObjectCache
 from darner.backends.base.lowering import lower_for
 from darner.backends.cuda import opening
-from darner.backends.cuda.driver.context import CudaContext
 from darner.backends.cuda.driver.library import Library, NoDriverError
 from darner.backends.cuda.interface import DriverError
 from darner.backends.cuda.opening import opened
@@ -24,7 +24,7 @@ from darner.backends.cuda.program import CudaProgram
 from darner.backends.cuda.stage import Stage, TensorMap
 from darner.codegen.simt.dispatch import Binding
 from darner.graph.errors import InternalError
-from tests.cuda import promises
+from tests.cuda import fake_driver, promises
 from tests.leaks import models
 
 
@@ -73,6 +73,21 @@ def test_a_step_is_one_launch_of_a_graph_and_small_inputs_are_one_copy(driver):
     assert driver.calls.count("cuMemcpyHtoDAsync_v2") == 1
     assert driver.calls.count("cuGraphLaunch") == 1
     session.close()
+
+
+def test_the_second_build_neither_writes_nor_compiles_a_kernel(driver, tmp_path, monkeypatch):
+    compiled = []
+    monkeypatch.setattr(
+        "darner.backends.cuda.driver.context.link",
+        lambda library, ptx, name: compiled.append(name) or b"cubin " + ptx.encode(),
+    )
+    _, session = promises.trained("cuda", 2, optim.SGD(0.1), cache=tmp_path)
+    session.close()
+    assert compiled
+    compiled.clear()
+    opening._open.clear()  # as a new process has none of it
+    promises.the_second_build_writes_no_kernel("cuda", tmp_path, monkeypatch)
+    assert compiled == []
 
 
 def test_nothing_is_left_of_sessions_that_are_gone(driver):
@@ -146,6 +161,24 @@ def test_a_launch_says_its_grid_its_shared_memory_and_its_attributes(driver):
 def test_a_plain_launch_has_no_attributes(driver):
     told = launched(driver, Stage("; plain", "kernel", 64, (3, 1, 1), (Binding("operand"),)))
     assert told == [((3, 1, 1), (64, 1, 1), 0, {})]
+
+
+@pytest.mark.parametrize(
+    ("groups", "shared", "cluster", "most"),
+    [(265, 0, (1, 1, 1), 264), (133, 200 << 10, (1, 1, 1), 132), (132, 0, (4, 1, 1), 120)],
+)
+def test_blocks_that_wait_for_each_other_and_are_too_many_are_refused(
+    driver, groups, shared, cluster, most
+):
+    stage = Stage(
+        *("; some", "kernel", 256, (groups, 1, 1), (Binding("operand"),)),
+        shared=shared,
+        cluster=cluster,
+        cooperative=True,
+    )
+    with pytest.raises(InternalError, match=rf"has {groups} blocks .* holds {most} at a time"):
+        launched(driver, stage)
+    launched(driver, replace(stage, groups=(most, 1, 1)))
 
 
 def test_a_tensor_map_is_encoded_as_it_is_described(driver):
@@ -294,6 +327,21 @@ def test_devices_are_listed_and_told_by_number_or_name(driver):
         opened("cuda:a100")
 
 
+@pytest.mark.parametrize(
+    ("major", "version", "says"),
+    [
+        (6, 13000, r"compute capability 6\.0, and code is made for 7\.0 and newer; device='gpu'"),
+        (9, 11080, r"is for CUDA 11\.8, which is too old; install 545"),
+    ],
+)
+def test_what_is_too_old_is_listed_and_refused(driver, monkeypatch, major, version, says):
+    monkeypatch.setitem(fake_driver.ATTRIBUTES, 75, major)
+    driver.version = version
+    assert "cuda" in [one.name for one in darner.devices()]
+    with pytest.raises(UnsupportedError, match=says):
+        opened()
+
+
 def test_two_devices_cannot_have_the_same_parameters(driver):
     driver.devices = 2
     plan = lower_for("cuda", models.graph())
@@ -365,9 +413,12 @@ def test_an_unknown_error_has_its_number():
 
 
 def test_a_context_that_is_current_is_given_back_after_an_error(driver):
-    context = CudaContext(Library(driver.functions()), 0)
-    with pytest.raises(ValueError, match="of the user"), context.current():
+    device = opened()
+    with pytest.raises(ValueError, match="of the user"), device.guard:
         raise ValueError("of the user")
+    driver.failing["cuMemAlloc_v2"] = 1
+    with pytest.raises(InternalError):
+        device.region(16)
     assert driver._contexts == []
 
 

@@ -6,7 +6,6 @@ Whatever goes wrong raises a ``DriverError``; ``Device.guard`` makes of it what 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from ...io.memory import Bytes
@@ -120,6 +119,10 @@ class Stream(Protocol):
         """Let what is started from now on wait for what was started on another stream so far."""
         ...
 
+    def follow_default(self) -> None:
+        """Let what is started from now on wait for the stream without a name."""
+        ...
+
     def send(self, address: int, data: Bytes) -> None:
         """Copy to the device. What is not pinned may change as soon as this returns."""
         ...
@@ -164,9 +167,11 @@ class Context(Protocol):
 
     Attributes:
         machine: what it is.
+        number: which of the driver's devices.
     """
 
     machine: Machine
+    number: int
 
     @property
     def elsewhere(self) -> bool:
@@ -177,8 +182,12 @@ class Context(Protocol):
         """Say that it is used here; a ``ForkError`` where it was opened in a process that this one was forked from."""
         ...
 
-    def current(self) -> AbstractContextManager[None]:
-        """Be the device of the thread's calls meanwhile."""
+    def enter(self) -> None:
+        """Be the device of the thread's calls from now on."""
+        ...
+
+    def leave(self) -> None:
+        """Be it no longer: what was the device before is it again."""
         ...
 
     def allocate(self, nbytes: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...codegen.simt.dispatch import Written
 from ...graph.data import Array
@@ -13,6 +13,7 @@ from ...graph.integers import round_up
 from ...io.memory import Bytes
 from ...lower.plan import Buffer, Plan
 from ..base.cache import ObjectCache
+from ..base.device_array import DeviceArray, Value
 from ..base.device_program import DeviceProgram, Times
 from ..base.limits import last_op
 from ..base.readback import Readback, Region
@@ -22,6 +23,7 @@ from .interface import DriverError, Event, Launch, Pinned, Recording
 from .kernels import limits_of, written_specs
 from .machine import ALIGNMENT
 from .saved import from_bytes, to_bytes
+from .sharing import array_of
 
 LEAST = 16
 """Bytes of the widest load."""
@@ -39,8 +41,7 @@ class PinnedStaging:
 
     def read(self) -> Bytes:
         """What the device has written, once it is done."""
-        with self._device.guard:
-            self._queue.stream.wait()
+        self._queue.wait()
         return self.memory.data
 
     def close(self) -> None:
@@ -48,8 +49,7 @@ class PinnedStaging:
         self._finish()
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """What of a step is started at once.
 
     Attributes:
@@ -143,6 +143,21 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
         self.queue.uses(self._regions[buffer])
         self._forget_graphs()
 
+    def on_device(self, buffer: int, *, copy: bool = True) -> DeviceArray:
+        """A buffer's value on the device, once it is there: a copy of it, or the program's own memory."""
+        region, about = self._regions[buffer], self.plan.buffers[buffer]
+        if copy:
+            room = self.device.region(region.nbytes, "an output")
+            if region.nbytes:
+                with self.device.guard:
+                    self.queue.stream.follow(self.device.transfers.stream)
+                    self.queue.started += 1
+                    self.queue.stream.copy(address_of(room), address_of(region), region.nbytes)
+            region = room
+        self._wait()
+        shape = [int(size) for size in about.type.shape]
+        return array_of(self.device, region, shape, about.type.dtype.numpy)
+
     # ------------------------------------------------------------- what it is
 
     @property
@@ -162,8 +177,10 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
 
     # ------------------------------------------------------------- running
 
-    def _send_inputs(self, inputs: Mapping[int, Array]) -> None:
-        with self.device.guard, self.queue.turn():
+    def _send_inputs(self, inputs: Mapping[int, Value]) -> None:
+        with self.device.guard:
+            self.queue.follow_neighbours()
+            self.queue.started += 1
             self._inputs.send(inputs, self._regions)
 
     # many parameters: as in the base.
@@ -176,7 +193,10 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
         back: Readback[PinnedStaging],
     ) -> None:
         part = Part(first, end, updates, back is self._verdict)
-        with self.device.guard, self.queue.turn():
+        with self.device.guard:
+            self.queue.follow_neighbours()
+            # Before the work: some of it may have been started when an error comes.
+            self.queue.started += 1
             if times is not None:
                 self._run_timed(part, times)
             elif not self._replay(part):
@@ -254,8 +274,7 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
             times[part.first + place, 0] = ends[place], ends[place + 1]
 
     def _wait(self) -> None:
-        with self.device.guard:
-            self.queue.stream.wait()
+        self.queue.wait()
 
     def _forget_graphs(self) -> None:
         for close in self._recorded:

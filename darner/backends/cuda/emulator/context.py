@@ -7,8 +7,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -119,6 +118,9 @@ class EmulatedStream:
         """Let what is started from now on wait for what was started on another stream so far."""
         until = other.count
         self.add(lambda: other.work_off(until), "cuStreamWaitEvent")
+
+    def follow_default(self) -> None:
+        """Nobody else works on it."""
 
     def send(self, address: int, data: Bytes) -> None:
         """Copy to the device. What is not pinned may change as soon as this returns."""
@@ -237,6 +239,7 @@ class EmulatedContext:
         pinned_rooms: pinned memory: where it begins, and its bytes.
     """
 
+    number = 0
     elsewhere = False
     """It has nothing that a forked process has not."""
 
@@ -271,11 +274,12 @@ class EmulatedContext:
         name, text = "CUDA_ERROR_INVALID_VALUE", "invalid argument"
         raise DriverError(f"{call}({address:#x}, {nbytes} bytes)", 1, name, text)
 
-    @contextmanager
-    def current(self) -> Iterator[None]:
-        """Be the device of the thread's calls meanwhile."""
+    def enter(self) -> None:
+        """Be the device of the thread's calls from now on."""
         self.check("cuCtxPushCurrent")
-        yield
+
+    def leave(self) -> None:
+        """Be it no longer."""
 
     def allocate(self, nbytes: int) -> int:
         """The address of new memory, which holds what nobody should read."""
