@@ -7,7 +7,8 @@ True
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from types import ModuleType
+from typing import Protocol
 
 from ...graph.errors import DarnerError
 from ...graph.forks import native_call
@@ -17,6 +18,61 @@ PTX = {70: 70, 75: 70, 80: 70, 86: 71, 87: 74, 89: 78, 90: 80, 100: 86, 103: 88,
 OWN = {"sm_90a": 83}
 """The same where instructions that only one chip has ask for a later one."""
 TRIPLE = "nvptx64-nvidia-cuda"
+
+
+class Parsed(Protocol):
+    """A module of LLVM.
+
+    Attributes:
+        triple: for which processor it is.
+        data_layout: how its values lie in memory.
+    """
+
+    triple: str
+    data_layout: str
+
+    def verify(self) -> None:
+        """Raise where it is not valid."""
+
+
+class Target(Protocol):
+    """A processor that LLVM makes code for."""
+
+    @property
+    def triple(self) -> str:
+        """Its name."""
+
+    @property
+    def target_data(self) -> object:
+        """How values lie in its memory."""
+
+    def emit_assembly(self, module: Parsed) -> str:
+        """A module's code as text."""
+
+    def emit_object(self, module: Parsed) -> bytes:
+        """A module's code."""
+
+
+class Passes(Protocol):
+    """What LLVM does with a module, pass after pass."""
+
+    def run(self, module: Parsed, builder: object) -> bool:
+        """Do it."""
+
+    def add_always_inliner_pass(self) -> None:
+        """Functions that are to be part of those that call them."""
+
+    def add_sroa_pass(self) -> None:
+        """Variables as registers."""
+
+    def add_simplify_cfg_pass(self) -> None:
+        """Blocks that are one."""
+
+    def add_instruction_combine_pass(self) -> None:
+        """Instructions that amount to fewer."""
+
+    def detach(self) -> None:
+        """It is freed."""
 
 
 class CodeError(DarnerError, ValueError):
@@ -47,7 +103,7 @@ def to_ptx(module_text: str, arch: str) -> str:
 
 
 @cache
-def _initialised() -> Any:
+def _initialised() -> ModuleType:
     import llvmlite.binding as llvm
 
     llvm.initialize_all_targets()
@@ -56,13 +112,14 @@ def _initialised() -> Any:
 
 
 @cache
-def _target(arch: str) -> Any:
+def _target(arch: str) -> Target:
     llvm = _initialised()
     target = llvm.Target.from_triple(TRIPLE)
-    return target.create_target_machine(cpu=arch, features=features_of(arch), opt=3)
+    found: Target = target.create_target_machine(cpu=arch, features=features_of(arch), opt=3)
+    return found
 
 
-def parsed(text: str) -> Any:
+def parsed(text: str) -> Parsed:
     """A module of LLVM, in a context of its own.
 
     Raises:
@@ -70,7 +127,7 @@ def parsed(text: str) -> Any:
     """
     llvm = _initialised()
     try:
-        module = llvm.parse_assembly(text, llvm.create_context())
+        module: Parsed = llvm.parse_assembly(text, llvm.create_context())
         module.verify()
     except RuntimeError as error:
         raise CodeError(
@@ -80,7 +137,7 @@ def parsed(text: str) -> Any:
     return module
 
 
-def free_passes(manager: Any) -> None:
+def free_passes(manager: Passes) -> None:
     """Free a pass manager: llvmlite 0.50's own way to is hidden by the empty one of its first base."""
     from llvmlite.binding.newpassmanagers import NewPassManager
 
@@ -88,13 +145,13 @@ def free_passes(manager: Any) -> None:
     manager.detach()
 
 
-def _compiled(text: str, machine: Any) -> str:
+def _compiled(text: str, machine: Target) -> str:
     llvm = _initialised()
     module = parsed(text)
     module.triple = TRIPLE
     module.data_layout = str(machine.target_data)
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=2))
-    passes = llvm.create_new_module_pass_manager()
+    passes: Passes = llvm.create_new_module_pass_manager()
     add_passes(passes)
     try:
         passes.run(module, builder)
@@ -103,7 +160,7 @@ def _compiled(text: str, machine: Any) -> str:
     return str(machine.emit_assembly(module))
 
 
-def add_passes(passes: Any) -> None:
+def add_passes(passes: Passes) -> None:
     """The passes that code is worth: variables become registers, and instructions that amount to others are those.
 
     The target's own passes compute once what is computed twice, and ``ptxas`` does the rest: the whole pipeline takes twice as long and gives the same registers.

@@ -8,11 +8,11 @@ import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
-from typing import Any
+from typing import Protocol
 
 from ....graph.errors import InternalError
 from ....graph.forks import native_call
-from ..code import free_passes, parsed
+from ..code import Target, free_passes, parsed
 from ..stage import Grid, Stage
 from .blocks import APART, OUTSIDE, REPORT_WORDS, SHUFFLE
 
@@ -44,13 +44,27 @@ def compile(stage: Stage) -> Launch:
     return launch
 
 
+class Loaded(Protocol):
+    """Code that was loaded."""
+
+    def close(self) -> None:
+        """Free it."""
+
+
+class Library(Loaded, Protocol):
+    """What has functions that can be called."""
+
+    def __getitem__(self, name: str) -> int:
+        """The address of one."""
+
+
 class Code:
     """Loaded code of a launch."""
 
     def __init__(self, text: str) -> None:
         engine, library = _linked(text)
         kinds = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
-        self._function = ctypes.CFUNCTYPE(None, *kinds)(int(library["kernel"]))
+        self._function = ctypes.CFUNCTYPE(None, *kinds)(library["kernel"])
         self._close = weakref.finalize(self, _dispose, [engine, library])
         self._close.atexit = False
 
@@ -102,19 +116,20 @@ def _loaded(text: str) -> Code:
 
 
 @cache
-def _host() -> Any:
+def _host() -> Target:
     """The processor as LLVM compiles for it."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     features = llvm.get_host_cpu_features()
-    return llvm.Target.from_default_triple().create_target_machine(
+    found: Target = llvm.Target.from_default_triple().create_target_machine(
         cpu=llvm.get_host_cpu_name(), features=features.flatten(), opt=0, jit=True
     )
+    return found
 
 
-def _linked(text: str) -> tuple[Any, Any]:
+def _linked(text: str) -> tuple[Loaded, Library]:
     import llvmlite.binding as llvm
 
     with native_call():
@@ -139,7 +154,7 @@ def _linked(text: str) -> tuple[Any, Any]:
         return engine, made.export_symbol("kernel").link(engine, "launch")
 
 
-def _dispose(parts: list[Any]) -> None:
+def _dispose(parts: list[Loaded]) -> None:
     with native_call():
         while parts:
             parts.pop().close()
