@@ -342,6 +342,26 @@ def test_what_is_too_old_is_listed_and_refused(driver, monkeypatch, major, versi
         opened()
 
 
+def test_gpu_means_this_driver_where_it_works_and_the_session_says_so(driver):
+    with models.training(device="gpu", cache=None) as session:
+        assert session.device == "cuda"
+        assert "on cuda" in repr(session)
+        models.learned(session, 1)
+        assert session.plan().target == "cuda"
+    assert not any(one.name == "gpu" for one in darner.devices())
+    assert darner.SessionConfig(device="gpu:0").device == "gpu:0"
+    assert darner.SessionConfig(device="gpu", tune=True).device == "gpu"  # what is not tuned here
+
+
+def test_gpu_means_any_gpu_where_this_driver_is_missing_or_too_old(driver, no_driver):
+    assert darner.SessionConfig(device="gpu").device == "gpu"
+
+
+def test_gpu_does_not_mean_a_card_that_is_too_old(driver):
+    driver.version = 11080
+    assert darner.SessionConfig(device="gpu").device == "gpu"
+
+
 def test_two_devices_cannot_have_the_same_parameters(driver):
     driver.devices = 2
     plan = lower_for("cuda", models.graph())
