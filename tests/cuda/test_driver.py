@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -160,6 +161,24 @@ def test_a_launch_says_its_grid_its_shared_memory_and_its_attributes(driver):
 def test_a_plain_launch_has_no_attributes(driver):
     told = launched(driver, Stage("; plain", "kernel", 64, (3, 1, 1), (Binding("operand"),)))
     assert told == [((3, 1, 1), (64, 1, 1), 0, {})]
+
+
+@pytest.mark.parametrize(
+    ("groups", "shared", "cluster", "most"),
+    [(265, 0, (1, 1, 1), 264), (133, 200 << 10, (1, 1, 1), 132), (132, 0, (4, 1, 1), 120)],
+)
+def test_blocks_that_wait_for_each_other_and_are_too_many_are_refused(
+    driver, groups, shared, cluster, most
+):
+    stage = Stage(
+        *("; some", "kernel", 256, (groups, 1, 1), (Binding("operand"),)),
+        shared=shared,
+        cluster=cluster,
+        cooperative=True,
+    )
+    with pytest.raises(InternalError, match=rf"has {groups} blocks .* holds {most} at a time"):
+        launched(driver, stage)
+    launched(driver, replace(stage, groups=(most, 1, 1)))
 
 
 def test_a_tensor_map_is_encoded_as_it_is_described(driver):
@@ -321,6 +340,26 @@ def test_what_is_too_old_is_listed_and_refused(driver, monkeypatch, major, versi
     assert "cuda" in [one.name for one in darner.devices()]
     with pytest.raises(UnsupportedError, match=says):
         opened()
+
+
+def test_gpu_means_this_driver_where_it_works_and_the_session_says_so(driver):
+    with models.training(device="gpu", cache=None) as session:
+        assert session.device == "cuda"
+        assert "on cuda" in repr(session)
+        models.learned(session, 1)
+        assert session.plan().target == "cuda"
+    assert not any(one.name == "gpu" for one in darner.devices())
+    assert darner.SessionConfig(device="gpu:0").device == "gpu:0"
+    assert darner.SessionConfig(device="gpu", tune=True).device == "gpu"  # what is not tuned here
+
+
+def test_gpu_means_any_gpu_where_this_driver_is_missing_or_too_old(driver, no_driver):
+    assert darner.SessionConfig(device="gpu").device == "gpu"
+
+
+def test_gpu_does_not_mean_a_card_that_is_too_old(driver):
+    driver.version = 11080
+    assert darner.SessionConfig(device="gpu").device == "gpu"
 
 
 def test_two_devices_cannot_have_the_same_parameters(driver):

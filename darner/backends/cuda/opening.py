@@ -97,6 +97,17 @@ def _check(machine: Machine) -> None:
         )
 
 
+def ready() -> bool:
+    """Whether the first GPU, if there is one, can be used."""
+    found = machines()[:1]
+    try:
+        for machine in found:
+            _check(machine)
+    except UnsupportedError:
+        return False
+    return bool(found)
+
+
 def _is_emulated(wanted: str) -> bool:
     return wanted == EMULATED or wanted.startswith(f"{EMULATED}-sm_")
 
