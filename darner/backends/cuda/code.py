@@ -6,12 +6,13 @@ True
 
 from __future__ import annotations
 
+import threading
 from functools import cache
 from types import ModuleType
-from typing import Protocol
 
 from ...graph.errors import DarnerError
 from ...graph.forks import native_call
+from ..base.llvm import Parsed, Passes, Target, emitted, run_passes
 
 PTX = {70: 70, 75: 70, 80: 70, 86: 71, 87: 74, 89: 78, 90: 80, 100: 86, 103: 88, 120: 87, 121: 88}
 """The PTX version that code of each architecture is written in: the first that knows it, or has what it is used for."""
@@ -20,59 +21,7 @@ OWN = {"sm_90a": 83}
 TRIPLE = "nvptx64-nvidia-cuda"
 
 
-class Parsed(Protocol):
-    """A module of LLVM.
-
-    Attributes:
-        triple: for which processor it is.
-        data_layout: how its values lie in memory.
-    """
-
-    triple: str
-    data_layout: str
-
-    def verify(self) -> None:
-        """Raise where it is not valid."""
-
-
-class Target(Protocol):
-    """A processor that LLVM makes code for."""
-
-    @property
-    def triple(self) -> str:
-        """Its name."""
-
-    @property
-    def target_data(self) -> object:
-        """How values lie in its memory."""
-
-    def emit_assembly(self, module: Parsed) -> str:
-        """A module's code as text."""
-
-    def emit_object(self, module: Parsed) -> bytes:
-        """A module's code."""
-
-
-class Passes(Protocol):
-    """What LLVM does with a module, pass after pass."""
-
-    def run(self, module: Parsed, builder: object) -> bool:
-        """Do it."""
-
-    def add_always_inliner_pass(self) -> None:
-        """Functions that are to be part of those that call them."""
-
-    def add_sroa_pass(self) -> None:
-        """Variables as registers."""
-
-    def add_simplify_cfg_pass(self) -> None:
-        """Blocks that are one."""
-
-    def add_instruction_combine_pass(self) -> None:
-        """Instructions that amount to fewer."""
-
-    def detach(self) -> None:
-        """It is freed."""
+_own = threading.local()
 
 
 class CodeError(DarnerError, ValueError):
@@ -111,8 +60,15 @@ def _initialised() -> ModuleType:
     return llvm
 
 
-@cache
 def _target(arch: str) -> Target:
+    """The target of this thread."""
+    found: dict[str, Target] = _own.__dict__
+    if arch not in found:
+        found[arch] = _new_target(arch)
+    return found[arch]
+
+
+def _new_target(arch: str) -> Target:
     llvm = _initialised()
     target = llvm.Target.from_triple(TRIPLE)
     found: Target = target.create_target_machine(cpu=arch, features=features_of(arch), opt=3)
@@ -137,14 +93,6 @@ def parsed(text: str) -> Parsed:
     return module
 
 
-def free_passes(manager: Passes) -> None:
-    """Free a pass manager: llvmlite 0.50's own way to is hidden by the empty one of its first base."""
-    from llvmlite.binding.newpassmanagers import NewPassManager
-
-    NewPassManager._dispose(manager)
-    manager.detach()
-
-
 def _compiled(text: str, machine: Target) -> str:
     llvm = _initialised()
     module = parsed(text)
@@ -153,11 +101,8 @@ def _compiled(text: str, machine: Target) -> str:
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=2))
     passes: Passes = llvm.create_new_module_pass_manager()
     add_passes(passes)
-    try:
-        passes.run(module, builder)
-    finally:
-        free_passes(passes)
-    return str(machine.emit_assembly(module))
+    run_passes(passes, module, builder)
+    return emitted(machine, module, text=True).decode()
 
 
 def add_passes(passes: Passes) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,13 +13,15 @@ from typing import Protocol
 
 from ....graph.errors import InternalError
 from ....graph.forks import native_call
-from ..code import Target, free_passes, parsed
+from ...base.llvm import Target, emitted, run_passes
+from ..code import parsed
 from ..stage import Grid, Stage
 from .blocks import APART, OUTSIDE, REPORT_WORDS, SHUFFLE
 
 Pointers = Sequence[tuple[int, int]]
 """Addresses and bytes of what a launch has bound."""
 Launch = Callable[[Grid, Pointers], None]
+_own = threading.local()
 FEW = 1 << 14
 """Threads up to which one core runs all blocks."""
 
@@ -115,9 +118,15 @@ def _loaded(text: str) -> Code:
     return Code(text)
 
 
-@cache
 def _host() -> Target:
-    """The processor as LLVM compiles for it."""
+    """The processor as LLVM compiles for it, on this thread."""
+    if not hasattr(_own, "machine"):
+        _own.machine = _new_host()
+    found: Target = _own.machine
+    return found
+
+
+def _new_host() -> Target:
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
@@ -146,9 +155,8 @@ def _linked(text: str) -> tuple[Loaded, Library]:
         registers.add_simplify_cfg_pass()
         # What splits coroutines is part of every pipeline, and cannot be had by itself.
         for passes in (registers, builder.getModulePassManager()):
-            passes.run(module, builder)
-            free_passes(passes)
-        code = machine.emit_object(module)
+            run_passes(passes, module, builder)
+        code = emitted(machine, module)
         engine = llvm.create_lljit_compiler(machine, use_jit_link=os.name == "posix")
         made = llvm.JITLibraryBuilder().add_current_process().add_object_img(code)
         return engine, made.export_symbol("kernel").link(engine, "launch")

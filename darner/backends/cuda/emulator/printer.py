@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Self
 
-from ....codegen.ir.lanes import function_of, note_target
+from ....codegen.ir.lanes import Lane, function_of, note_target
 from ....codegen.ir.types import Pointer
 from ....codegen.ir.types import Value as Raw
 from ....codegen.simt.builder import Memory, Type
 from ..printer import Printer
 from ..printer.blocks import Blocks as WrittenBlocks
 from ..printer.instructions import Held
+from ..printer.lanes import CardLane
 from ..printer.printer import KERNEL
 from ..printer.types import CodeBlock, CodeFunction, bytes_of, constant, integer, pointer
 from .blocks import SHUFFLE, STATES, Blocks
@@ -49,6 +50,16 @@ def _token() -> Type:
     return type("Token", (ir.types.Type,), members)()
 
 
+class HostLane(CardLane):
+    """A value of a thread on the host's processor."""
+
+    __slots__ = ()
+
+    def to_bf16(self) -> Lane:
+        """By bits: for an instruction that the processor lacks LLVM calls a library."""
+        return Lane.to_bf16(self)
+
+
 class EmulatedPrinter(Printer):
     """The code of one launch for the host's processor.
 
@@ -67,6 +78,7 @@ class EmulatedPrinter(Printer):
         self._turn: Pointer | None = None
         self._ends_of_thread: tuple[CodeBlock, CodeBlock] | None = None
         super().__init__(machine, threads, function)
+        self.lane = HostLane
 
     # ------------------------------------------------------------- the thread
 
