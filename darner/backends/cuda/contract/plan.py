@@ -96,23 +96,18 @@ Cut = WgmmaCut | MmaCut
 
 def ranked(product: Product, layouts: tuple[Layout, Layout], machine: Machine) -> list[Cut]:
     """The ways to cut a product: what is expected to take the least time first."""
+    found: list[Cut] = []
     if machine.arch == "sm_90a" and not machine.emulated and all(x.tiled for x in layouts):
-        found: list[Cut] = [
-            cut
-            for tile in WGMMA_TILES
-            if _has_room(tile, layouts, machine)
-            for cut in _wgmma_cuts(product, tile, layouts, machine)
-        ]
-    else:
+        for tile in WGMMA_TILES:
+            if _has_room(tile, layouts, machine):
+                found += _wgmma_cuts(product, tile, layouts, machine)
+    if not found:
         tiles = [tile for tile in MMA_TILES if tile.shared_bytes <= machine.most_shared]
         if machine.emulated:
             # Compiling takes longer there than running.
             tiles = [tile for tile in tiles if tile.wm * tile.wn <= 1024]
-        found = [
-            MmaCut(tile, parts)
-            for tile in tiles
-            for parts in _parts(product, layouts[0].dtype.itemsize)
-        ]
+        parts = _parts(product, layouts[0].dtype.itemsize)
+        found = [MmaCut(tile, count) for tile in tiles for count in parts]
     return sorted(found, key=lambda cut: expected(product, layouts, cut, machine))
 
 
