@@ -1,7 +1,7 @@
 """Steps of models in each precision, in turns, on any device.
 
-    python bench/precision.py                         # llama-s on the CPU: forward, train, decode
-    python bench/precision.py --device gpu --only train --precisions f32 bf16
+    python -m bench.precision                         # llama-s on the CPU: forward, train, decode
+    python -m bench.precision --device gpu --only train --precisions f32 bf16
 
 A block of llama-s is as in the other benchmarks: width 576, 9 heads of which 3 have keys, SwiGLU 1536; four of them, a vocabulary of 8192, 128 tokens. What the precisions
 compute is compared first.
