@@ -17,6 +17,7 @@ from darner import ArgumentError, DeviceLostError, DeviceMemoryError, Unsupporte
 from darner.backends.base.cache import ObjectCache
 from darner.backends.base.lowering import lower_for
 from darner.backends.cuda import opening
+from darner.backends.cuda.driver import library
 from darner.backends.cuda.driver.library import Library, NoDriverError
 from darner.backends.cuda.interface import DriverError
 from darner.backends.cuda.opening import opened
@@ -207,6 +208,18 @@ def test_an_error_names_the_call_its_arguments_and_cudas_words(driver):
     assert "cuStreamCreate(..., 1) failed: CUDA_ERROR_INVALID_VALUE (1): invalid argument" in text
 
 
+@pytest.mark.parametrize(("code", "kind"), [(2, DeviceMemoryError), (46, darner.RunError)])
+def test_a_device_that_cannot_be_opened_says_why_and_can_be_tried_again(driver, code, kind):
+    driver.failing["cuDevicePrimaryCtxRetain"] = code
+    told = (
+        rf"the GPU 'Fake H200' cannot be opened: cuDevicePrimaryCtxRetain\(.*\({code}\).*nvidia-smi"
+    )
+    with pytest.raises(kind, match=told):
+        models.training(device="cuda", cache=None)
+    driver.failing.clear()
+    models.learned(models.training(device="cuda", cache=None), 1)
+
+
 def test_an_error_of_a_launch_names_the_op_the_line_the_grid_and_every_address(driver):
     session = models.training(device="cuda", cache=None)
     driver.failing["cuLaunchKernelEx"] = 1
@@ -293,6 +306,21 @@ def test_after_a_fault_of_a_kernel_every_use_says_that_the_device_is_lost(driver
     assert (tmp_path / "checkpoint").read_bytes() == saved
     session.close()
     session.close()
+
+
+def test_a_forked_process_is_told_and_touches_nothing_of_its_parents(driver, monkeypatch):
+    session = models.training(device="cuda", cache=None)
+    models.learned(session, 2)
+    monkeypatch.setattr(library.ORIGIN, "_generation", -1)  # as a child finds it
+    driver.calls.clear()
+    with pytest.raises(
+        darner.ForkError, match=r"NVIDIA's driver works with threads of the process"
+    ):
+        session.step()
+    session.close()
+    del session
+    gc.collect()
+    assert driver.calls == []
 
 
 def test_a_function_that_the_driver_has_not_asks_for_a_newer_one(driver):
@@ -389,7 +417,6 @@ def test_without_a_driver_there_is_no_device_and_the_error_says_what_would_help(
 
 
 def test_a_driver_that_finds_no_card_says_so(monkeypatch, no_devices):
-    from darner.backends.cuda.driver import library
     from tests.cuda.fake_driver import FakeDriver
 
     fake = FakeDriver(devices=0)
