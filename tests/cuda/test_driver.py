@@ -476,3 +476,31 @@ def test_memory_comes_back_as_it_was_sent(driver):
     device.write(region, np.arange(25, dtype=np.int32))
     assert device.read(region).view(np.int32).tolist() == list(range(25))
     assert device.machine.memory == driver.room
+
+
+def test_rates_are_measured_by_work_that_is_counted(driver):
+    from darner.backends.cuda.rates import rates_of
+
+    device = opened()
+    found = rates_of(device)
+    # The driver's clock goes on by one microsecond with each call that is timed.
+    assert found.bandwidth == pytest.approx(2 * (driver.room // 64) / 1e-6, rel=1e-3)
+    assert found.flops == pytest.approx(2 * 16 * 1024 * 256 * 8 * 132 / 1e-6, rel=1e-3)
+    assert device.bytes_held == 0
+
+
+def test_what_measures_products_computes_them():
+    from darner.backends.cuda.rates import products
+
+    device = opened("cuda:emulated")
+    stage = products(device.machine, 2)
+    region = device.region(4 * 512, "a test")
+    given = np.linspace(0.0, 0.5, 512, dtype=np.float32)
+    device.write(region, given)
+    kernel, _ = device.kernels([stage])[stage.digest]
+    with device.guard:
+        launch = kernel.launch(stage, [(region.buffer.address, region.nbytes)], [])
+        launch.start(device.transfers.stream)
+    limit = 16 * given.astype(np.float64) / (1 - given.astype(np.float64))
+    np.testing.assert_allclose(device.read(region).view(np.float32), limit, rtol=1e-4)
+    device.give_back(region)
