@@ -47,9 +47,9 @@ ROOMS = {
         "expm1 floor floor_divide ge geglu gelu gelu_approx glu greater gt hard_sigmoid hard_silu "
         "hard_tanh is_finite is_inf is_nan le leaky_relu log log10 log1p log2 log_sigmoid "
         "logical_and logical_not logical_or logical_xor lt maximum minimum mish mul ne neg pow "
-        "quick_gelu recip relu relu6 relu_backward remainder round rsqrt selu shift_left "
-        "shift_right sigmoid sign silu silu_grad sin sinh softplus softsign sqrt square "
-        "stop_gradient sub swiglu swiglu_concat swiglu_concat_grad swiglu_grad_gate "
+        "quick_gelu recip reduce_precision relu relu6 relu_backward remainder round rsqrt selu "
+        "shift_left shift_right sigmoid sign silu silu_grad sin sinh softplus softsign sqrt "
+        "square stop_gradient sub swiglu swiglu_concat swiglu_concat_grad swiglu_grad_gate "
         "swiglu_grad_up tan tanh trunc where"
     ),
     "ops.fourier": (
