@@ -1,0 +1,274 @@
+"""A kernel of attention on tensor cores while it is written: tiles in shared memory, their fragments, and blocks of scores in a warp's registers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ....codegen.simt.attention.operands import Place, Reader
+from ....codegen.simt.builder import Memory, Value, Variable
+from ....graph import dtypes
+from ....graph.integers import ceil_div
+from ....lower.plan import Spec
+from ..instructions.scalars import lane_of
+from ..instructions.warp import cores_of
+from ..machine import Machine
+from .plan import Cut, Room
+from .problem import PIECE, Problem, Rows
+
+Fragments: TypeAlias = list[list[list[Variable]]]
+"""Sums of a warp: for each tile of 16 rows and each 8 columns, four of this thread."""
+Words: TypeAlias = list[Value]
+"""A fragment of a factor: four words for 16 rows and 16 terms."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a kernel is written for.
+
+    Attributes:
+        whole: whether results of 16 bits are written in whole words.
+    """
+
+    spec: Spec
+    machine: Machine
+    problem: Problem
+    cut: Cut
+    room: Room
+    whole: bool = False
+
+
+class Kernel(Reader):
+    """A launch whose blocks have some rows each.
+
+    Attributes:
+        launch: what it is written for.
+        lane: the thread's number in its warp; ``row`` its first row of those of its block, and ``column`` its first of every 8 columns.
+    """
+
+    def __init__(self, launch: Launch) -> None:
+        problem, cut = launch.problem, launch.cut
+        super().__init__(
+            launch.spec, launch.machine, problem.attention, cut.threads, launch.whole
+        )
+        self.launch, self.problem, self.cut, self.room = launch, problem, cut, launch.room
+        for leaf in {rows.leaf.id: rows.leaf for rows in problem.rows.values()}.values():
+            self.dispatch.as_vectors(self.dispatch.operand(leaf), PIECE)
+        b = self.builder
+        self.cores = cores_of(b, launch.machine, launch.room.nbytes)
+        self.ops = lane_of(b, self.cores)
+        self.lane = b.let(b.local & 31, "lane")
+        self.first = b.let(b.local // 32 * (16 * cut.tiles), "first_row")
+        self.row = b.let(self.first + (self.lane >> 2), "own_row")
+        self.column = b.let((self.lane & 3) * 2, "own_column")
+        eight, low, high = self.lane & 7, (self.lane >> 3) & 1, self.lane >> 4
+        # Addresses of the four matrices of ldmatrix: rows first, or terms first.
+        self.by_rows = b.let(low * 8 + eight, "by_rows"), b.let(high * 16, "by_rows")
+        self.by_terms = b.let(high * 8 + eight, "by_terms"), b.let(low * 16, "by_terms")
+
+    # ------------------------------------------------------------- copies
+
+    def head_item(self, rows: Rows, batch: Value, head: Value) -> Value:
+        """The number of the piece that a head begins with."""
+        b = self.builder
+        found = b.index(rows.offset // PIECE)
+        for number, stride in ((batch, rows.strides[0]), (head, rows.strides[1])):
+            if stride:
+                found = found + number * (stride // PIECE)
+        return b.let(found, "head_item")
+
+    def loader(self, rows: Rows, count: int) -> Loader:
+        """What copies ``count`` rows of an operand at a time."""
+        return Loader(self, rows, count)
+
+    # ------------------------------------------------------------- fragments
+
+    def _lane_offset(self, pitch: int, *, rows_first: bool) -> Value:
+        row, byte = self.by_rows if rows_first else self.by_terms
+        return self.builder.let(row * pitch + byte, "fragment")
+
+    def left(self, address: Value, pitch: int) -> Callable[[int, int], Words]:
+        """Fragments of A from rows at an address: ``(row // 16, term // 16)``."""
+        b = self.builder
+        base = b.let(address + self._lane_offset(pitch, rows_first=True), "left")
+        return lambda i, k: self.cores.ldmatrix(b.let(base + (i * 16 * pitch + k * 32)))
+
+    def right(self, address: Value, pitch: int) -> Callable[[int, int], Words]:
+        """Fragments of B whose columns are rows at an address, terms beside each other: ``(column // 16, term // 16)``."""
+        b = self.builder
+        base = b.let(address + self._lane_offset(pitch, rows_first=False), "right")
+        return lambda j, k: self.cores.ldmatrix(b.let(base + (j * 16 * pitch + k * 32)))
+
+    def across(self, address: Value, pitch: int) -> Callable[[int, int], Words]:
+        """Fragments of B whose terms are rows at an address, columns beside each other: ``(column // 16, term // 16)``."""
+        b = self.builder
+        base = b.let(address + self._lane_offset(pitch, rows_first=True), "across")
+        return lambda j, k: self.cores.ldmatrix(
+            b.let(base + (k * 16 * pitch + j * 32)), transposed=True
+        )
+
+    def held(self, address: Value, rows: Rows) -> Callable[[int, int], Words]:
+        """Fragments of the warp's own rows at an address: read once where they are kept, or whenever they are needed."""
+        b = self.builder
+        read = self.left(b.let(address + self.first * rows.pitch), rows.pitch)
+        if not self.cut.kept:
+            return read
+        steps = rows.padded // 16
+        kept = [[read(i, k) for k in range(steps)] for i in range(self.cut.tiles)]
+        return lambda i, k: kept[i][k]
+
+    # ------------------------------------------------------------- products
+
+    def zeros(self, columns: int, name: str) -> Fragments:
+        """Sums of a warp's rows and so many columns."""
+        return [
+            [
+                [self.builder.variable(0.0, name, dtypes.f32) for _ in range(4)]
+                for _ in range(columns // 8)
+            ]
+            for _ in range(self.cut.tiles)
+        ]
+
+    def multiply(
+        self,
+        sums: Fragments,
+        left: Callable[[int, int], Words],
+        right: Callable[[int, int], Words],
+        terms: int,
+    ) -> None:
+        """Add the product of fragments."""
+        dtype = self.problem.dtype.name
+        for k in range(terms // 16):
+            lefts = [left(i, k) for i in range(self.cut.tiles)]
+            for j in range(len(sums[0]) // 2):
+                words = right(j, k)
+                for own, words_left in zip(sums, lefts, strict=True):
+                    for half in range(2):
+                        pair = words[2 * half : 2 * half + 2]
+                        self.cores.mma(dtype, own[2 * j + half], words_left, pair)
+
+    def packed(self, sums: Fragments) -> Callable[[int, int], Words]:
+        """Sums as fragments of A: columns become terms."""
+        kind, pack = self.problem.dtype, self.ops.pack
+        found = [
+            [
+                [
+                    pack(pair[0], pair[1], kind)
+                    for eight in own[j : j + 2]
+                    for pair in (eight[:2], eight[2:])
+                ]
+                for j in range(0, len(own), 2)
+            ]
+            for own in sums
+        ]
+        return lambda i, k: found[i][k]
+
+    # ------------------------------------------------------------- what passes by
+
+    def passing(
+        self,
+        loaders: Sequence[Loader],
+        begin: Value,
+        ends: tuple[Value, Value],
+        beside: Callable[[Value, Value], None] | None = None,
+    ) -> Iterator[tuple[Value, Value]]:
+        """The loop over tiles between ``ends``: yields the tile's first row and its address, one operand after the other.
+
+        Args:
+            loaders: of both operands; their heads are set.
+            begin: the address of the stages.
+            ends: the first row, and the one before which the last tile begins.
+            beside: copies what comes with the tile of a row to its stage.
+        """
+        b, room, step = self.builder, self.room, self.cut.columns
+
+        def copy(row: Value, to: Value) -> None:
+            for loader, at in zip(loaders, (0, room.first), strict=True):
+                loader.copy(row, b.let(to + at))
+            if beside is not None:
+                beside(row, to)
+            self.cores.commit()
+
+        low, high = ends
+        b.barrier()
+        copy(low, begin)
+        current = b.variable(begin, "current")
+        other = b.variable(b.let(begin + room.stage), "other")
+        with b.for_(low, high, step, name="tile") as row:
+            self.cores.wait(0)
+            # All have this tile now, and are done with the one before it, whose place the next one takes.
+            b.barrier()
+            here, there = b.let(current, "here"), b.let(other, "there")
+            with b.if_(row + step < high):
+                copy(b.let(row + step), there)
+            yield row, here
+            current.set(there)
+            other.set(here)
+        self.cores.wait(0)
+
+    def store_rows(self, sums: Fragments, width: int, pitch: int) -> Callable[..., Value]:
+        """Put sums into shared memory, over all that was there; returns what reads one of a row and column."""
+        b = self.builder
+        b.barrier()
+        base = b.let(self.cores.base + (self.row * pitch + self.column * 4), "to")
+        for i, own in enumerate(sums):
+            for j, four in enumerate(own):
+                if 8 * j >= width:
+                    continue
+                for e, value in enumerate(four):
+                    at = (16 * i + 8 * (e // 2)) * pitch + (8 * j + e % 2) * 4
+                    self.ops.store_word(b.let(base + at), b.bits(value))
+        b.barrier()
+
+        def element(row: Value, column: Value) -> Value:
+            word = self.cores.load_word(b.let(self.cores.base + (row * pitch + column * 4)))
+            return b.let(b.of_bits(word, dtypes.f32))
+
+        return element
+
+
+class Loader:
+    """Copies rows of an operand to shared memory in pieces of 16 bytes, of which each thread has a share.
+
+    Attributes:
+        item: the piece that the head begins with.
+    """
+
+    item: Value
+
+    def __init__(self, kernel: Kernel, rows: Rows, count: int) -> None:
+        b = self.builder = kernel.builder
+        self.kernel, self.rows, self.count = kernel, rows, count
+        self.memory: Memory = kernel.dispatch.operand(rows.leaf)
+        pieces, threads = rows.padded // PIECE, kernel.cut.threads
+        self.total = count * pieces
+        self.shares: list[tuple[Value, Value, Value, Value]] = []
+        for i in range(ceil_div(self.total, threads)):
+            number = b.let(b.local + i * threads)
+            row, piece = b.let(number // pieces, "row"), b.let(number % pieces, "piece")
+            to = b.let(row * rows.pitch + piece * 16, "to")
+            self.shares.append((number, row, piece, to))
+
+    def copy(self, first: Value, to: Value) -> None:
+        """Copy the head's rows from ``first`` on to an address; zeros where there are none."""
+        b, rows = self.builder, self.rows
+        pieces = rows.width // PIECE
+        for number, row, piece, at in self.shares:
+            own = b.let(first + row)
+            inside = b.min(own, rows.count - 1)
+            seen = own < rows.count
+            near = piece
+            if rows.padded != rows.width:
+                seen = seen & (piece < pieces)
+                near = b.min(piece, pieces - 1)
+            item = b.let(self.item + inside * (rows.strides[2] // PIECE) + near)
+            nbytes = b.let(b.choose(seen, b.index(16), 0))
+            whole = self.total % self.kernel.cut.threads == 0
+            with b.if_(None if whole else number < self.total):
+                self.kernel.cores.copy_async(b.let(to + at), self.memory, item, nbytes)
+
+    def at(self, place: Place, head: Value) -> None:
+        """Let it read a head."""
+        batch = self.builder.index(place.batch)
+        self.item = self.kernel.head_item(self.rows, batch, head)
