@@ -1,7 +1,7 @@
 """The backends by name: those of darner, those that a program registered, and those of installed packages.
 
-    >>> known_devices()[:3]
-    ('cpu', 'reference', 'gpu')
+    >>> known_devices()[:4]
+    ('cpu', 'reference', 'gpu', 'cuda')
     >>> backend_of("gpu:1").target
     'gpu'
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 GROUP = "darner.backends"
 """The group of entry points."""
 
-BUILT_IN = {"cpu": "cpu", "reference": "reference", "gpu": "wgpu"}
+BUILT_IN = {"cpu": "cpu", "reference": "reference", "gpu": "wgpu", "cuda": "cuda"}
 """Darner's own, and the folder that each is in: its module ``backend`` has the row, ``BACKEND``."""
 
 DEFAULT_DEVICE = next(iter(BUILT_IN))

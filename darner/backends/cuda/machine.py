@@ -141,6 +141,10 @@ class Machine(Keyed):
 
     def builder(self, threads: int) -> DispatchBuilder:
         """What the code of a launch is written with; the one of an emulated device prints what the host can run."""
+        if self.emulated:
+            from .emulator.printer import EmulatedPrinter
+
+            return EmulatedPrinter(self, threads)
         from .printer import Printer
 
         return Printer(self, threads)

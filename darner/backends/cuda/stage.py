@@ -54,6 +54,7 @@ class Stage:
         maps: tensor maps, which the kernel has as parameters by value after its pointers.
         early: it may start before the kernel ahead of it has ended, and waits by itself (``griddepcontrol.wait``) before it reads.
         cooperative: all blocks run at once, or the launch fails.
+        kept: the digest, where object code was kept and ``ir`` was not.
     """
 
     ir: str
@@ -67,6 +68,7 @@ class Stage:
     maps: tuple[TensorMap, ...] = ()
     early: bool = False
     cooperative: bool = False
+    kept: str = ""
 
     @cached_property
     def digest(self) -> str:
@@ -75,4 +77,4 @@ class Stage:
         >>> Stage("; one", "k", 32, (1, 1, 1), ()).digest == Stage("; one", "k", 64, (2, 1, 1), ()).digest
         True
         """
-        return hashlib.sha256(f"{self.kernel}\n{self.ir}".encode()).hexdigest()
+        return self.kept or hashlib.sha256(f"{self.kernel}\n{self.ir}".encode()).hexdigest()
