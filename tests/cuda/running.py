@@ -68,7 +68,11 @@ class Kernels:
                 self.write(len(self.values) - 1, plan.constants[str(buffer.name)].array)
         for place in ("input", "parameter", "state"):
             for name, number in plan.leaves(place).items():
-                self.write(number, arrays[name])
+                if name in arrays:
+                    self.write(number, arrays[name])
+                else:
+                    # States begin at 0.
+                    self.values[number][:] = 0
 
     def write(self, number, array):
         """Give a buffer a value."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, NoReturn, Protocol, TypeAlias
 
@@ -233,6 +233,7 @@ class Memory:
         space: ``buffer``, ``shared`` or ``local``.
         signed: whether its integers have a sign.
         builder: where code goes that reads and writes it.
+        single: whether elements smaller than a word are items of their own; see ``Simt.narrow``.
     """
 
     name: str
@@ -243,11 +244,17 @@ class Memory:
     space: str = "buffer"
     signed: bool = False
     builder: Any = field(default=None, compare=False, repr=False)
+    single: bool = False
 
     @property
     def packed(self) -> bool:
         """Whether elements share words."""
-        return self.space == "buffer" and is_packed(self.dtype)
+        return self.space == "buffer" and is_packed(self.dtype) and not self.single
+
+    @property
+    def singles(self) -> Memory:
+        """The same buffer, whose items are its elements, however small."""
+        return replace(self, single=True, atomic=False, vector=1)
 
     @property
     def words(self) -> int:
@@ -355,10 +362,12 @@ class Simt(ScalarBuilder, Operators, Protocol):
         group: the number of the workgroup.
         local: the number of the thread in it.
         thread: its number among all: ``group * threads + local``.
+        narrow: whether elements smaller than a word are read and written by themselves (``Memory.singles``), without touching those beside them.
         scopes: what is entered with every block: those who remember values forget at its end what they learned in it.
     """
 
     threads: int
+    narrow: bool
     scopes: list[Callable[[], AbstractContextManager[None]]]
     group: Value
     local: Value

@@ -86,6 +86,8 @@ class ThreadRegisters(Registers):
         """The element at an offset."""
         offset = self.places.value(offset)
         if is_packed(dtype):
+            if self.builder.narrow:
+                return self.builder.load(pointer.singles, offset)
             return self.unpacked(self._word(pointer, offset, dtype), offset, dtype)
         if pointer.vector == 1:
             return self.builder.load(pointer, offset)
@@ -144,6 +146,9 @@ class ThreadRegisters(Registers):
         if not is_packed(dtype):
             at = offset if pointer.vector == 1 else self._item(pointer, offset)
             self.builder.store(value, pointer, at)
+            return
+        if self.builder.narrow:
+            self.builder.store(value, pointer.singles, offset)
             return
         if not pointer.atomic:
             raise InternalError(f"elements of {dtype} are written in whole words, or atomically")

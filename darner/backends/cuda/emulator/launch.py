@@ -110,7 +110,7 @@ def _host() -> Any:
     llvm.initialize_native_asmprinter()
     features = llvm.get_host_cpu_features()
     return llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=features.flatten(), opt=1, jit=True
+        cpu=llvm.get_host_cpu_name(), features=features.flatten(), opt=0, jit=True
     )
 
 
@@ -122,12 +122,16 @@ def _linked(text: str) -> tuple[Any, Any]:
         module = parsed(text)
         module.triple = machine.triple
         module.data_layout = str(machine.target_data)
-        options = llvm.create_pipeline_tuning_options(speed_level=1)
-        options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
+        options = llvm.create_pipeline_tuning_options(speed_level=0)
         builder = llvm.create_pass_builder(machine, options)
-        # The whole pipeline: what splits coroutines is part of it, and cannot be had by itself.
-        passes = builder.getModulePassManager()
-        passes.run(module, builder)
+        # Kernels are large and run few times here: what takes long to make is not worth it.
+        registers = llvm.create_new_module_pass_manager()
+        registers.add_always_inliner_pass()
+        registers.add_sroa_pass()
+        registers.add_simplify_cfg_pass()
+        # What splits coroutines is part of every pipeline, and cannot be had by itself.
+        for passes in (registers, builder.getModulePassManager()):
+            passes.run(module, builder)
         code = machine.emit_object(module)
         engine = llvm.create_lljit_compiler(machine, use_jit_link=os.name == "posix")
         made = llvm.JITLibraryBuilder().add_current_process().add_object_img(code)

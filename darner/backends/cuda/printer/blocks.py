@@ -330,6 +330,7 @@ class Blocks(Values):
         child.close()
         # What it takes and gives is known now.
         function.ftype = ir.FunctionType(raw.type, [x.type for x in function.args])
+        function.type = function.ftype.as_pointer()
         function.return_value = ir.values.ReturnValue(function, raw.type)
 
         def call(*values: Operand) -> Held:

@@ -103,7 +103,14 @@ class Memories(Blocks):
     def address(self, memory: Memory, item: Any, number: Held) -> Any:
         """Where an item lies."""
         base = self.buffer(memory.name) if memory.space == "buffer" else self.bases[memory.name]
-        return self.ir.gep(base, [self.wide(number)], source_etype=item)
+        return self.moved(base, self.wide(number), item)
+
+    def moved(self, base: Any, number: Any, item: Any) -> Any:
+        """An address some items further."""
+        found = self.ir.gep(base, [number], source_etype=item)
+        # llvmlite takes it for the address of what the first address is that of.
+        found.type = pointer(base.type.addrspace)
+        return found
 
     def _place(self, memory: Memory, index: Index) -> tuple[Any, Any]:
         """Where an item, or a part of one, lies, and its type."""
@@ -113,7 +120,7 @@ class Memories(Blocks):
         if part is None:
             return found, item
         own = element(item)
-        return self.ir.gep(found, [self.wide(part)], source_etype=own), own
+        return self.moved(found, self.wide(part), own), own
 
     # ------------------------------------------------------------- reading and writing
 

@@ -32,6 +32,7 @@ class Printer(Memories):
         function: a function of the kernel to write; the kernel itself where there is none.
     """
 
+    narrow = True
     group: Held
     local: Held
     thread: Held
