@@ -158,7 +158,11 @@ def _read_with(product: Product, body: Graph) -> tuple[list[Node], list[Node]]:
     same, beside = [], []
     if product.columns[-1].place != node.rank - 1:
         return [], []
+    factors = [operand.leaf.id for operand in product.operands]
     for leaf in body.inputs.values():
+        # Factors are declared as what they are multiplied from.
+        if leaf.id in factors:
+            continue
         users = body.users(leaf)
         alike = (user.shape == node.shape and "elementwise" in user.op.traits for user in users)
         if not users or not all(alike):
