@@ -8,9 +8,10 @@ from ...codegen.simt.template import Template
 from ...graph.errors import UnsupportedError
 from ...lower.plan import Plan, Spec
 from ..base.limits import Limits, check_scratch, last_op
+from .attention.template import TENSOR_ATTENTION
 from .machine import ALIGNMENT, Machine
 
-OWN: tuple[Template, ...] = ()
+OWN: tuple[Template, ...] = (TENSOR_ATTENTION,)
 """The families of kernels on tensor cores, those with the best code first."""
 
 

@@ -20,7 +20,7 @@ from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ..machine import Machine
 from .forward import Known, block_place, write_results, write_statistics
-from .kernel import Fragments, Kernel, Launch, Loader
+from .kernel import Fragments, Kernel, Launch, Left, Loader
 from .plan import Cut, forward_cut, gradient_cuts, key_pass, query_pass, splits_keys
 from .problem import Problem
 from .scores import LOG2_E, Scores, Span
@@ -111,7 +111,7 @@ def _scale(kernel: Kernel, sums: Fragments) -> None:
                 value.set(value * kernel.attention.scale)
 
 
-def _held(kernel: Kernel, names: Sequence[str], place: Place, head: Value) -> list[Callable[..., list[Value]]]:
+def _held(kernel: Kernel, names: Sequence[str], place: Place, head: Value) -> list[Left]:
     """Bring the block's rows of two operands to shared memory; returns what reads their fragments."""
     b, at, readers = kernel.builder, kernel.cores.base, []
     for name in names:
@@ -226,7 +226,7 @@ def _of_keys(
 class _KeyWork:
     """A block of keys: its sums, and what a tile of queries adds to them."""
 
-    left: list[Callable[..., list[Value]]]
+    left: list[Left]
     head: Value
 
     def __init__(
@@ -268,7 +268,7 @@ class _KeyWork:
         plain = kernel.problem.plain
 
         def read(which: int, column: int) -> Value:
-            word = kernel.cores.load_word(b.let(base + (which * columns + column) * 4))
+            word = kernel.ops.load_word(b.let(base + (which * columns + column) * 4))
             return b.let(b.of_bits(word, dtypes.f32))
 
         found = []

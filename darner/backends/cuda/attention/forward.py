@@ -89,25 +89,17 @@ class Softmax:
     def add(self, scores: Fragments, sums: Fragments) -> None:
         """Meet a tile: scores become exponentials, and sums so far are brought to the new top."""
         b, kernel = self.kernel.builder, self.kernel
-        for i, own in enumerate(scores):
-            factors = []
+        tops = self._tops(scores)
+        for i, four_sums in enumerate(sums):
             for half in range(2):
-                most: Value = self.top[i][half]
-                for four in own:
-                    most = b.max(b.max(most, four[2 * half]), four[2 * half + 1])
-                for mask in (1, 2):
-                    most = b.let(most, "most")
-                    most = b.max(most, kernel.cores.shuffle_xor(most, mask))
-                most = b.let(most, "most")
-                before = b.let((self.top[i][half] - most) * self.scale)
-                factors.append(b.let(kernel.ops.exp2(before), "factor"))
-                self.top[i][half].set(most)
-            for four in sums[i]:
-                for e, value in enumerate(four):
-                    value.set(value * factors[e // 2])
-            for half in range(2):
-                self.total[i][half].set(self.total[i][half] * factors[half])
-        self.powers(scores, self.top)
+                before = b.let((self.top[i][half] - tops[i][half]) * self.scale)
+                factor = b.let(kernel.ops.exp2(before), "factor")
+                self.top[i][half].set(tops[i][half])
+                for four in four_sums:
+                    for value in four[2 * half : 2 * half + 2]:
+                        value.set(value * factor)
+                self.total[i][half].set(self.total[i][half] * factor)
+        self.powers(scores, tops)
         for i, own in enumerate(scores):
             for half in range(2):
                 added = own[0][2 * half] + own[0][2 * half + 1]
@@ -115,17 +107,33 @@ class Softmax:
                     added = b.let(added + (four[2 * half] + four[2 * half + 1]))
                 self.total[i][half].set(self.total[i][half] + added)
 
+    def _tops(self, scores: Fragments) -> list[list[Value]]:
+        """The largest score of each row so far and in a tile."""
+        b = self.kernel.builder
+        found: list[Value] = []
+        for own, tops in zip(scores, self.top, strict=True):
+            for half in range(2):
+                most: Value = tops[half]
+                for four in own:
+                    most = b.let(b.max(b.max(most, four[2 * half]), four[2 * half + 1]))
+                found.append(most)
+        for mask in (1, 2):
+            others = self.kernel.cores.shuffle_xor(found, mask)
+            found = [b.let(b.max(x, y), "most") for x, y in zip(found, others, strict=True)]
+        return [found[k : k + 2] for k in range(0, len(found), 2)]
+
     def totals(self) -> list[list[Value]]:
         """The totals of whole rows: four threads have parts of each."""
-        return [[quad_sum(self.kernel, value) for value in own] for own in self.total]
+        return [quad_sums(self.kernel, own) for own in self.total]
 
 
-def quad_sum(kernel: Kernel, value: Value) -> Value:
-    """The sum over the four threads that have parts of a row."""
+def quad_sums(kernel: Kernel, values: Sequence[Value]) -> list[Value]:
+    """The sums over the four threads that have parts of a row."""
     b = kernel.builder
-    found = b.let(value)
+    found = [b.let(value) for value in values]
     for mask in (1, 2):
-        found = b.let(found + kernel.cores.shuffle_xor(found, mask))
+        others = kernel.cores.shuffle_xor(found, mask)
+        found = [b.let(x + y) for x, y in zip(found, others, strict=True)]
     return found
 
 
@@ -245,20 +253,20 @@ def write_statistics(spec: Spec, machine: Machine, problem: Problem, cut: Cut) -
     head = b.let((place.batch * attention.heads + place.head) * known.rows, "known_head")
     slope = _slopes(kernel, place)
     for i, (own, totals) in enumerate(zip(sums, running.totals(), strict=True)):
-        for half, total in enumerate(totals):
+        rows = [b.let(place.first + (kernel.row + (16 * i + 8 * half)), "row") for half in range(2)]
+        parts = [slope([four[2 * h : 2 * h + 2] for four in own], rows[h]) for h in range(2)]
+        for half, tilt in enumerate(quad_sums(kernel, parts)):
+            row, total, top = rows[half], totals[half], running.top[i][half]
             share = b.let(share_of(kernel, total), "share")
-            row = b.let(place.first + (kernel.row + (16 * i + 8 * half)), "row")
-            pairs = [four[2 * half : 2 * half + 2] for four in own]
-            mean = b.let(quad_sum(kernel, slope(pairs, row)) * share, "mean")
-            top = running.top[i][half]
             seen = b.let((total > 0.0) & (row < attention.queries))
             exponent: Value = top
             if problem.plain:
-                log2 = b.let(emit("log", b, [b.let(b.choose(seen, total, 1.0))], [dtypes.f32], dtypes.f32))
-                exponent = b.choose(seen, -(top * running.scale) - log2 * LOG2_E, kernel.hidden)
+                log = emit("log", b, [b.let(b.choose(seen, total, 1.0))], [dtypes.f32], dtypes.f32)
+                shift = -(top * running.scale) - log * LOG2_E
+                exponent = b.choose(seen, shift, kernel.hidden)
             with b.if_((kernel.lane & 3) == 0):
                 memory[head + row] = exponent
-                memory[head + row + known.each] = b.choose(seen, mean, 0.0)
+                memory[head + row + known.each] = b.choose(seen, tilt * share, 0.0)
                 memory[head + row + 2 * known.each] = b.choose(seen, share, 0.0)
     return kernel.dispatch.finish(blocks * problem.heads)
 

@@ -20,7 +20,14 @@ from .problem import PIECE, Problem, Rows
 Fragments: TypeAlias = list[list[list[Variable]]]
 """Sums of a warp: for each tile of 16 rows and each 8 columns, four of this thread."""
 Words: TypeAlias = list[Value]
-"""A fragment of a factor: four words for 16 rows and 16 terms."""
+"""Fragments of a factor: four words for each 16 rows (or columns) and 16 terms."""
+Left: TypeAlias = Callable[[int], Words]
+"""The fragments of A of a warp's rows, for the ``k``-th 16 terms."""
+Right: TypeAlias = Callable[[Sequence[int], int], Words]
+"""Those of B for some sixteens of columns, for the ``k``-th 16 terms."""
+
+AT_ONCE = 4
+"""Sixteens of columns whose fragments are read together."""
 
 
 @dataclass(frozen=True)
@@ -88,35 +95,35 @@ class Kernel(Reader):
         row, byte = self.by_rows if rows_first else self.by_terms
         return self.builder.let(row * pitch + byte, "fragment")
 
-    def left(self, address: Value, pitch: int) -> Callable[[int, int], Words]:
-        """Fragments of A from rows at an address: ``(row // 16, term // 16)``."""
+    def left(self, address: Value, pitch: int) -> Left:
+        """Fragments of A from rows at an address."""
         b = self.builder
         base = b.let(address + self._lane_offset(pitch, rows_first=True), "left")
-        return lambda i, k: self.cores.ldmatrix(b.let(base + (i * 16 * pitch + k * 32)))
+        tiles = range(self.cut.tiles)
+        return lambda k: self.cores.ldmatrix([b.let(base + (i * 16 * pitch + k * 32)) for i in tiles])
 
-    def right(self, address: Value, pitch: int) -> Callable[[int, int], Words]:
-        """Fragments of B whose columns are rows at an address, terms beside each other: ``(column // 16, term // 16)``."""
+    def right(self, address: Value, pitch: int) -> Right:
+        """Fragments of B whose columns are rows at an address, terms beside each other."""
         b = self.builder
         base = b.let(address + self._lane_offset(pitch, rows_first=False), "right")
-        return lambda j, k: self.cores.ldmatrix(b.let(base + (j * 16 * pitch + k * 32)))
+        return lambda js, k: self.cores.ldmatrix([b.let(base + (j * 16 * pitch + k * 32)) for j in js])
 
-    def across(self, address: Value, pitch: int) -> Callable[[int, int], Words]:
-        """Fragments of B whose terms are rows at an address, columns beside each other: ``(column // 16, term // 16)``."""
+    def across(self, address: Value, pitch: int) -> Right:
+        """Fragments of B whose terms are rows at an address, columns beside each other."""
         b = self.builder
         base = b.let(address + self._lane_offset(pitch, rows_first=True), "across")
-        return lambda j, k: self.cores.ldmatrix(
-            b.let(base + (k * 16 * pitch + j * 32)), transposed=True
+        return lambda js, k: self.cores.ldmatrix(
+            [b.let(base + (k * 16 * pitch + j * 32)) for j in js], transposed=True
         )
 
-    def held(self, address: Value, rows: Rows) -> Callable[[int, int], Words]:
+    def held(self, address: Value, rows: Rows) -> Left:
         """Fragments of the warp's own rows at an address: read once where they are kept, or whenever they are needed."""
         b = self.builder
         read = self.left(b.let(address + self.first * rows.pitch), rows.pitch)
         if not self.cut.kept:
             return read
-        steps = rows.padded // 16
-        kept = [[read(i, k) for k in range(steps)] for i in range(self.cut.tiles)]
-        return lambda i, k: kept[i][k]
+        kept = [read(k) for k in range(rows.padded // 16)]
+        return lambda k: kept[k]
 
     # ------------------------------------------------------------- products
 
@@ -130,39 +137,30 @@ class Kernel(Reader):
             for _ in range(self.cut.tiles)
         ]
 
-    def multiply(
-        self,
-        sums: Fragments,
-        left: Callable[[int, int], Words],
-        right: Callable[[int, int], Words],
-        terms: int,
-    ) -> None:
-        """Add the product of fragments."""
-        dtype = self.problem.dtype.name
+    def multiply(self, sums: Fragments, left: Left, right: Right, terms: int) -> None:
+        """Add the product of fragments; of many columns some at a time, whose words fit registers beside the sums."""
+        dtype, count = self.problem.dtype.name, len(sums[0]) // 2
         for k in range(terms // 16):
-            lefts = [left(i, k) for i in range(self.cut.tiles)]
-            for j in range(len(sums[0]) // 2):
-                words = right(j, k)
-                for own, words_left in zip(sums, lefts, strict=True):
-                    for half in range(2):
-                        pair = words[2 * half : 2 * half + 2]
-                        self.cores.mma(dtype, own[2 * j + half], words_left, pair)
+            lefts = left(k)
+            for begin in range(0, count, AT_ONCE):
+                end = min(begin + AT_ONCE, count)
+                words = right(range(begin, end), k)
+                own = [across[2 * begin : 2 * end] for across in sums]
+                self.cores.multiply(dtype, own, lefts, words)
 
-    def packed(self, sums: Fragments) -> Callable[[int, int], Words]:
+    def packed(self, sums: Fragments) -> Left:
         """Sums as fragments of A: columns become terms."""
         kind, pack = self.problem.dtype, self.ops.pack
         found = [
             [
-                [
-                    pack(pair[0], pair[1], kind)
-                    for eight in own[j : j + 2]
-                    for pair in (eight[:2], eight[2:])
-                ]
-                for j in range(0, len(own), 2)
+                pack(pair[0], pair[1], kind)
+                for own in sums
+                for eight in own[j : j + 2]
+                for pair in (eight[:2], eight[2:])
             ]
-            for own in sums
+            for j in range(0, len(sums[0]), 2)
         ]
-        return lambda i, k: found[i][k]
+        return lambda k: found[k]
 
     # ------------------------------------------------------------- what passes by
 
@@ -222,7 +220,7 @@ class Kernel(Reader):
         b.barrier()
 
         def element(row: Value, column: Value) -> Value:
-            word = self.cores.load_word(b.let(self.cores.base + (row * pitch + column * 4)))
+            word = self.ops.load_word(b.let(self.cores.base + (row * pitch + column * 4)))
             return b.let(b.of_bits(word, dtypes.f32))
 
         return element
