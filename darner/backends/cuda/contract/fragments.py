@@ -1,6 +1,6 @@
-"""Sums as tensor cores leave them in registers, taken to where they go.
+"""Sums as tensor cores leave them in registers, taken to where they go: through shared memory, so that lanes beside each other write beside each other, and code for an element is written once for many.
 
-A thread has two neighbouring columns of two rows, 8 apart. Neighbouring lanes swap two of these, and then have four columns of one row: the unit that results are written in.
+A thread has two neighbouring columns of two rows, 8 apart. A warp writes its sums to shared memory in rows of f32, with 16-byte pieces swizzled so that no bank is met twice, and reads them back row by row.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ....codegen.ir.index import Number
 from ....codegen.simt.builder import Simt, Value
 from ....codegen.simt.contract.epilogue import Sink
 from ....codegen.simt.contract.product import Product
@@ -15,75 +16,100 @@ from ..instructions.warp import Cores
 
 Fragment = Sequence[Value]
 """Four sums of a thread, as ``mma.sync`` and ``wgmma`` have them: two columns of a row, and of the row 8 further on."""
+ROWS = 16
+WARP = 32
 
 
 @dataclass(frozen=True)
 class Corner:
-    """Where the sums of a warp begin: a matrix of the batch, a row and a column."""
+    """Where sums begin: a matrix of the batch, a row and a column."""
 
-    batch: Value | int
+    batch: Number
     row: Value
     column: Value
 
 
-def write_fragments(
-    builder: Simt,
-    cores: Cores,
-    product: Product,
-    sink: Sink,
-    corner: Corner,
-    rows: Sequence[Sequence[Fragment]],
-) -> None:
-    """Take the sums of a warp to a sink: for each 16 rows the fragments of 8 columns each, one beside the other."""
-    b = builder
-    lane = b.let(b.local & 31, "lane")
-    for number, fragments in enumerate(rows):
-        own = b.let(corner.row + (number * 16 + (lane >> 2)), "row")
-        column = b.let(corner.column + (lane & 3) * 2, "column")
-        if sink.unit == 4:
-            row = b.let(own + (lane & 1) * 8)
-            first = b.let(corner.column + (lane & 2) * 2)
-            fours = _fours(b, cores, lane, fragments)
-            _write_row(b, product, sink, Corner(corner.batch, row, first), fours)
-            continue
-        for half in range(2):
-            pairs = [fragment[2 * half : 2 * half + 2] for fragment in fragments]
-            row = b.let(own + 8 * half)
-            _write_row(b, product, sink, Corner(corner.batch, row, column), pairs)
+@dataclass(frozen=True)
+class Room:
+    """Shared memory of a warp: its address, and how many columns of f32 its rows have; a power of two, 32 or more."""
+
+    address: Value
+    columns: int
+
+    @property
+    def pitch(self) -> int:
+        """Bytes of a row."""
+        return 4 * self.columns
+
+    def nbytes(self, rows: int) -> int:
+        """Bytes of so many rows."""
+        return rows * self.pitch
 
 
-def _fours(
-    b: Simt, cores: Cores, lane: Value, fragments: Sequence[Fragment]
-) -> list[list[Value]]:
-    """Four neighbouring columns of each fragment: of the first row in lanes with even numbers, of the second one in the others."""
-    even = b.let((lane & 1) == 0)
-    sent = [
-        b.let(b.choose(even, fragment[2 + i], fragment[i]))
-        for fragment in fragments
-        for i in range(2)
-    ]
-    got = cores.shuffle_xor(sent, 1)
-    found = []
-    for number, fragment in enumerate(fragments):
-        other = got[2 * number : 2 * number + 2]
-        first = [b.let(b.choose(even, fragment[i], other[i])) for i in range(2)]
-        found.append([*first, *(b.let(b.choose(even, other[i], fragment[2 + i])) for i in range(2))])
-    return found
+class FragmentWriter:
+    """Takes the sums of a warp to a sink.
 
+    Args:
+        builder: where the code goes.
+        cores: reads and writes shared memory.
+        product: what is computed.
+        room: the warp's shared memory.
+    """
 
-def _write_row(
-    b: Simt, product: Product, sink: Sink, corner: Corner, groups: Sequence[Sequence[Value]]
-) -> None:
-    """Write what a thread has of a row: a few neighbouring columns of every 8."""
-    with b.if_(corner.row < product.m):
-        line = sink.line(corner.batch, corner.row)
-        for number, values in enumerate(groups):
-            first = b.let(corner.column + 8 * number)
-            if sink.unit == 4:
-                with b.if_(first < product.n):
-                    sink.write(line, first, values)
-                continue
-            for x, value in enumerate(values):
-                own = b.let(first + x)
-                with b.if_(own < product.n):
-                    sink.write(line, own, [value])
+    def __init__(self, builder: Simt, cores: Cores, product: Product, room: Room) -> None:
+        b = self.builder = builder
+        self.cores, self.product, self.room = cores, product, room
+        self.lane = b.let(b.local & (WARP - 1), "lane")
+
+    def write(self, sink: Sink, corner: Corner, rows: Sequence[Sequence[Fragment]]) -> None:
+        """Write sums: for each 16 rows the fragments of 8 columns each, as many as a row of the room has columns for."""
+        self.cores.sync_warp()
+        self._keep(rows)
+        self.cores.sync_warp()
+        self._take(sink, corner, ROWS * len(rows))
+
+    def _keep(self, rows: Sequence[Sequence[Fragment]]) -> None:
+        """Write the fragments to shared memory."""
+        b, lane, room = self.builder, self.lane, self.room
+        row, pair = b.let(lane >> 2), b.let(lane & 3)
+        base = b.let(room.address + row * room.pitch + ((pair & 1) << 3))
+        key = b.let((row & 3) << 1)
+        for j in range(len(rows[0])):
+            piece = b.let(((pair >> 1) + 2 * j) ^ key)
+            column = b.let(base + (piece << 4))
+            for i, fragments in enumerate(rows):
+                for h in range(2):
+                    # The swizzle does not change with rows that are a multiple of 4 apart.
+                    at = b.let(column + (ROWS * i + 8 * h) * room.pitch)
+                    self.cores.store_pair(at, fragments[j][2 * h], fragments[j][2 * h + 1])
+
+    def _take(self, sink: Sink, corner: Corner, count: int) -> None:
+        """Read rows back, and write them: four columns a lane, or where these are not written together one."""
+        b, lane, columns = self.builder, self.lane, self.room.columns
+        unit = sink.unit
+        across = min(columns // unit, WARP)
+        high = WARP // across
+        line, own = b.let(lane // across), b.let(lane % across * unit)
+        with b.for_(0, count // high, name="line") as number:
+            inside = b.let(number * high + line)
+            row = b.let(corner.row + inside)
+            with b.if_(row < self.product.m if self._cut(self.product.m) else None):
+                target = sink.line(corner.batch, row)
+                for first in range(0, columns, across * unit):
+                    place = b.let(own + first)
+                    column = b.let(corner.column + place)
+                    with b.if_(column < self.product.n if self._cut(self.product.n) else None):
+                        sink.write(target, column, self._read(inside, place, unit))
+
+    def _cut(self, extent: int) -> bool:
+        """Whether tiles may reach beyond an axis; the largest is 256."""
+        return extent % 256 != 0
+
+    def _read(self, row: Value, column: Value, unit: int) -> list[Value]:
+        """Sums that lie beside each other in shared memory."""
+        b, room = self.builder, self.room
+        piece = b.let((column >> 2) ^ ((row & 3) << 1))
+        at = b.let(room.address + row * room.pitch + (piece << 4))
+        if unit == 1:
+            return [self.cores.load_one(b.let(at + ((column & 3) << 2)))]
+        return self.cores.load_four(at)

@@ -19,8 +19,9 @@ from ....codegen.simt.elements import ThreadElements
 from ....graph import dtypes
 from ....graph.integers import ceil_div
 from ..instructions.warp import Cores
-from .fragments import Corner, write_fragments
+from .fragments import Corner, FragmentWriter, Room
 from .operands import PIECE, Layout
+from .raster import Raster
 
 ROW = 128
 """Bytes of K in a tile."""
@@ -69,6 +70,23 @@ class MmaTile:
     def shared_bytes(self) -> int:
         """Bytes of shared memory."""
         return self.stages * self.stage_bytes
+
+
+@dataclass(frozen=True)
+class MmaCut:
+    """A tile, and the number of parts that sums are cut into."""
+
+    tile: MmaTile
+    parts: int = 1
+
+    @property
+    def name(self) -> str:
+        """What tells it from others."""
+        return self.tile.name + (f", {self.parts} parts" if self.parts > 1 else "")
+
+    def raster(self, product: Product) -> Raster:
+        """The order of a product's tiles."""
+        return Raster.of(product, self.tile.bm, self.tile.bn, self.parts)
 
 
 @dataclass(frozen=True)
@@ -183,12 +201,11 @@ class FragmentReader:
         cores: reads matrices.
         along_k: whether the operand lies in rows along K.
         first: the warp's first row in the tile.
-        block: the operand's tile.
-        left: whether it is A.
+        block: the operand's tile; A's is the first in a stage.
     """
 
     def __init__(
-        self, builder: Simt, cores: Cores, along_k: bool, first: Value, block: Block, left: bool
+        self, builder: Simt, cores: Cores, along_k: bool, first: Value, block: Block
     ) -> None:
         b = self.builder = builder
         self.cores, self.along_k = cores, along_k
@@ -196,7 +213,7 @@ class FragmentReader:
         eight = b.let(lane & 7)
         low, high = b.let((lane >> 3) & 1), b.let(lane >> 4)
         # The four matrices: of A rows change first and terms then, of B terms and then columns.
-        by_row, by_term = (low, high) if left else (high, low)
+        by_row, by_term = (low, high) if block.at == 0 else (high, low)
         self.offsets: list[Value] = []
         if along_k:
             row = b.let((first + (by_row * 8 + eight)) * ROW + block.at)
@@ -255,51 +272,18 @@ class _Warp:
         self.cores.multiply(self.dtype, self.sums, fragments[:count], fragments[count:])
 
 
-@dataclass(frozen=True)
-class Place:
-    """Which part of a product a block computes: a part of the sums, a matrix of the batch, and the first row and column."""
-
-    part: Value
-    batch: Number
-    row: Value
-    column: Value
-
-
-RASTER = 8
-"""Tiles down that blocks which run together go through before they go across: they read a compact part of both operands."""
-
-
-def place_of(b: Simt, product: Product, number: Value, bm: int, bn: int) -> Place:
-    """What the block of a number computes."""
-    down, across = ceil_div(product.m, bm), ceil_div(product.n, bn)
-    tile, rest = b.let(number % (down * across)), b.let(number // (down * across))
-    group = b.let(tile // (across * RASTER))
-    top = b.let(group * RASTER)
-    high = b.let(b.min(down - top, RASTER))
-    within = b.let(tile - group * (across * RASTER))
-    row, column = b.let(top + within % high), b.let(within // high)
-    batch: Number = b.let(rest % product.count, "matrix") if product.count > 1 else 0
-    part = b.let(rest // product.count, "part")
-    return Place(part, batch, b.let(row * bm, "row0"), b.let(column * bn, "column0"))
-
-
-def block_count(product: Product, bm: int, bn: int, parts: int = 1) -> int:
-    """Blocks of a product."""
-    return ceil_div(product.m, bm) * ceil_div(product.n, bn) * product.count * parts
-
-
 def write_mma(
     dispatch: Dispatch,
     cores: Cores,
     product: Product,
-    tile: MmaTile,
-    parts: int,
+    cut: MmaCut,
     sources: Sequence[Source],
     sink: SinkOf,
 ) -> None:
     """Write the kernel of a product."""
-    b = dispatch.builder
-    place = place_of(b, product, b.group, tile.bm, tile.bn)
+    b, tile = dispatch.builder, cut.tile
+    raster = cut.raster(product)
+    place = raster.place(b, b.group)
     took = sink(place.part)
     blocks = (
         Block(place.batch, place.row, tile.bm, 0),
@@ -313,20 +297,16 @@ def write_mma(
     down = tile.bm // tile.wm
     row, column = b.let(warp % down * tile.wm), b.let(warp // down * tile.wn)
     readers = [
-        FragmentReader(b, cores, loader.along_k, first, block, left)
-        for loader, first, block, left in zip(
-            loaders, (row, column), blocks, (True, False), strict=True
-        )
+        FragmentReader(b, cores, loader.along_k, first, block)
+        for loader, first, block in zip(loaders, (row, column), blocks, strict=True)
     ]
-    dtype = "tf32" if sources[0].layout.dtype is dtypes.f32 else sources[0].layout.dtype.name
-    own = _Warp(b, cores, tile, dtype, readers)
-    total = ceil_div(product.k, ROW // sources[0].layout.dtype.itemsize)
-    each = ceil_div(total, parts)
-    first = b.let(place.part * each, "first")
-    last = b.let(b.min(first + each, total), "last") if parts > 1 else b.index(total)
-    _write_loop(cores, own, loaders, first, last)
+    dtype = sources[0].layout.dtype
+    own = _Warp(b, cores, tile, "tf32" if dtype is dtypes.f32 else dtype.name, readers)
+    total = ceil_div(product.k, ROW // dtype.itemsize)
+    _write_loop(cores, own, loaders, *raster.blocks(b, place.part, total))
     corner = Corner(place.batch, b.let(place.row + row), b.let(place.column + column))
-    write_fragments(b, cores, product, took, corner, own.sums)
+    room = Room(b.let(cores.base + warp * (tile.wm * tile.wn * 4)), tile.wn)
+    FragmentWriter(b, cores, product, room).write(took, corner, own.sums)
 
 
 def _write_loop(
@@ -373,7 +353,9 @@ def _write_loop(
             fragments = ahead
         for variable, word in zip(held, fragments, strict=True):
             variable.set(word)
+    # The tiles are read: what comes next has their memory.
     cores.wait(0)
+    b.barrier()
 
 
 

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from math import prod
 
 from ....codegen.simt.contract.product import Product, Steps, steps
+from ....codegen.simt.dispatch import Binding
 from ....graph.dtypes import DType
 from ....graph.integers import ceil_div
 from ....lower.specs import sizes
+from ..stage import TensorMap
 
 PIECE = 16
 """Bytes of a piece."""
@@ -123,3 +125,27 @@ def packed_elements(layout: Layout) -> int:
     count = prod(size for size, _ in layout.batch)
     (free, row), (terms, term) = layout.free[0], layout.summed[0]
     return count * (free * row if layout.along == "summed" else terms * term)
+
+
+# --------------------------------------------------------------------------- as tensor maps
+
+
+def tensor_map(layout: Layout, binding: Binding, rows: int, dtype: str) -> TensorMap:
+    """How tiles of an operand are found: with all of 128 bytes along its contiguous axis, and so many rows (or columns).
+
+    Where rows are contiguous, a tile is 64 of them by 64 terms.
+    """
+    size = layout.dtype.itemsize
+    (free, row), (terms, term) = layout.free[0], layout.summed[0]
+    inner, outer, apart = (terms, free, row) if layout.along == "summed" else (free, terms, term)
+    batch = layout.batch[::-1]
+    box = (128 // size, rows if layout.along == "summed" else 64)
+    return TensorMap(
+        binding,
+        layout.offset * size,
+        dtype,
+        (inner, outer, *(count for count, _ in batch)),
+        tuple(stride * size for stride in (apart, *(stride for _, stride in batch))),
+        (*box, *(1 for _ in batch)),
+        swizzle=128,
+    )

@@ -52,7 +52,7 @@ def pack_stage(
             value = reader.load(elements, places.add(base, reader.step(elements, term)))
             if extent[0] % piece:
                 value = b.let(b.choose(at < extent[0], value, 0))
-            values.append(value)
+            values.append(registers.cast(value, dtypes.f32, layout.dtype))
         if layout.dtype.itemsize == 2:
             values = [registers.word(values[i : i + 2], layout.dtype) for i in range(0, piece, 2)]
         memory[b.thread] = b.vector(values)

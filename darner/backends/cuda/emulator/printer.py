@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....codegen.ir.lanes import function_of, note_target
 from ....codegen.simt.builder import Memory
+from ....graph import dtypes
 from ..printer import Printer
 from ..printer.instructions import Held
 from ..printer.printer import KERNEL
@@ -117,6 +118,14 @@ class EmulatedPrinter(Printer):
     def slot(self, name: str) -> int:
         """The number of a memory in the record."""
         return self.slots.setdefault(name, len(self.slots))
+
+    def dynamic_shared(self, nbytes: int) -> Memory:
+        """See ``Printer``."""
+        found = Memory("dynamic", dtypes.u32, False, 4, (nbytes // 16,), "shared", builder=self)
+        self._dynamic = nbytes
+        self.sizes[found.name] = integer(32, 4), nbytes // 16
+        self.bases[found.name] = self.declared(found, nbytes // 16)
+        return found
 
     def declared(self, memory: Memory, count: int) -> None:
         """See ``Memories``: a block has it in its record."""

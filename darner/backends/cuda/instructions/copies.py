@@ -11,25 +11,20 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from ....graph.errors import InternalError
-from .assembly import I16, I64, Builder, Value, assembly
+from .assembly import F32, I16, I64, Builder, Value, assembly, listed
+
+PIECE = 16
+"""Bytes that a thread copies at once."""
 
 # --------------------------------------------------------------------------- 16 bytes a thread
 
 
-def cp_async(
-    builder: Builder, to: Value, source: Value, nbytes: Value | int = 16, *, first: bool = False
-) -> None:
+def cp_async(builder: Builder, to: Value, source: Value, nbytes: Value | int = PIECE) -> None:
     """Copy 16 bytes to a shared address from global memory, past the L1 cache; what is beyond ``nbytes`` becomes zero, and is not read.
 
-    Args:
-        builder: where the code goes.
-        to: the shared address.
-        source: a pointer to global memory; both are multiples of 16.
-        nbytes: how many of the 16 there are.
-        first: whether the data goes away first from the L2 cache.
+    Both addresses are multiples of 16.
     """
-    hint = ".L2::128B" if not first else ""
-    text = f"cp.async.cg.shared.global{hint} [$0], [$1], 16, $2;"
+    text = "cp.async.cg.shared.global [$0], [$1], 16, $2;"
     assembly(builder, text, (), [to, source, nbytes])
 
 
@@ -151,3 +146,24 @@ def tensor_store(
     if reduction is not None:
         head = f"cp.reduce.async.bulk.tensor.{dims}.{reduction}.tile.bulk_group"
     assembly(builder, f"{head} [$0, {{{given}}}], [${after}];", (), [map_, *at, source])
+
+
+# --------------------------------------------------------------------------- by hand
+
+
+def store_shared(builder: Builder, address: Value, values: Sequence[Value]) -> None:
+    """Write 1, 2 or 4 words or numbers of f32 to a shared address, a multiple of their bytes."""
+    kind = "b32" if str(values[0].type) == "i32" else "f32"
+    if len(values) == 1:
+        assembly(builder, f"st.shared.{kind} [$0], $1;", (), [address, *values])
+        return
+    given = listed(1, len(values))
+    assembly(builder, f"st.shared.v{len(values)}.{kind} [$0], {given};", (), [address, *values])
+
+
+def load_shared(builder: Builder, address: Value, count: int = 1) -> list[Value]:
+    """Read 1, 2 or 4 numbers of f32 from a shared address, a multiple of their bytes."""
+    if count == 1:
+        return assembly(builder, "ld.shared.f32 $0, [$1];", [F32], [address])
+    found = listed(0, count)
+    return assembly(builder, f"ld.shared.v{count}.f32 {found}, [${count}];", [F32] * count, [address])

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ....codegen.simt.builder import Memory, Simt, Value, Variable
+from ....codegen.simt.builder import Memory, Value, Variable
 from ....graph import dtypes
+from ..emulator.printer import EmulatedPrinter
 from .mma import TERMS
 
 WARP = 32
@@ -22,17 +23,13 @@ class EmulatedCores:
         nbytes: of shared memory.
     """
 
-    def __init__(self, builder: Simt, nbytes: int) -> None:
+    def __init__(self, builder: EmulatedPrinter, nbytes: int) -> None:
         self.builder = builder
-        self.memory: Memory = builder.shared(dtypes.u32, nbytes // 16, "arena", width=4)
+        self.memory: Memory = builder.dynamic_shared(nbytes)
         self._rooms: dict[int, Memory] = {}
         self.base: Value = builder.index(0)
         self._lane = builder.let(builder.local & (WARP - 1), "lane")
         self._first = builder.let(builder.local - self._lane, "first")
-
-    def address_at(self, nbytes: int) -> Value:
-        """See ``Cores``."""
-        return self.builder.index(nbytes)
 
     def _exchange(self, words: Sequence[Value]) -> Memory:
         """Let the other lanes see some words of this one: word ``i`` of thread ``t`` is at ``i, t``."""
@@ -40,7 +37,7 @@ class EmulatedCores:
         memory = self._rooms.get(len(words))
         if memory is None:
             shape = len(words), b.threads
-            memory = self._rooms[len(words)] = b.shared(dtypes.u32, shape, "exchange")
+            memory = self._rooms[len(words)] = b.shared(dtypes.u32, shape, f"exchange{len(words)}")
         b.barrier()
         for i, word in enumerate(words):
             memory[i, b.local] = word
@@ -107,12 +104,26 @@ class EmulatedCores:
                 found.append(b.let(halves[0] | (halves[1] << 16)))
         return found
 
-    def shuffle_xor(self, values: Sequence[Value], mask: int) -> list[Value]:
+    # ------------------------------------------------------------- shared memory
+
+    def store_pair(self, address: Value, first: Value, second: Value) -> None:
         """See ``Cores``."""
         b = self.builder
-        memory = self._exchange([b.bits(value) for value in values])
-        other = b.let(b.local ^ mask)
-        return [b.let(b.of_bits(memory[i, other], dtypes.f32)) for i in range(len(values))]
+        for i, value in enumerate((first, second)):
+            self.memory[address >> 4, ((address >> 2) & 3) + i] = b.bits(value)
+
+    def load_one(self, address: Value) -> Value:
+        """See ``Cores``."""
+        b = self.builder
+        return b.let(b.of_bits(self.memory[address >> 4, (address >> 2) & 3], dtypes.f32))
+
+    def load_four(self, address: Value) -> list[Value]:
+        """See ``Cores``."""
+        return self.builder.of_bits(self.memory[address >> 4], dtypes.f32).parts
+
+    def sync_warp(self) -> None:
+        """See ``Cores``."""
+        self.builder.barrier()
 
     # ------------------------------------------------------------- copies
 
