@@ -19,11 +19,13 @@ from ....graph.integers import ceil_div
 from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ..machine import Machine
-from .forward import Known, block_place, write_results, write_statistics
-from .kernel import Fragments, Kernel, Launch, Left, Loader
+from .forward import block_place, write_results, write_statistics
+from .kernel import Kernel, Launch, Left, Loader
 from .plan import Cut, forward_cut, gradient_cuts, key_pass, query_pass, splits_keys
 from .problem import Problem
+from .rows import Fragments, RowKernel
 from .scores import LOG2_E, Scores, Span
+from .softmax import Known
 
 GRADIENTS = ("q", "k", "v")
 """What gradients are of, in the order of the op's results."""
@@ -31,7 +33,7 @@ GRADIENTS = ("q", "k", "v")
 
 @dataclass(frozen=True)
 class Statistics:
-    """What is known of the query of a score; see ``forward.Known``."""
+    """What is known of the query of a score; see ``softmax.Known``."""
 
     exponent: Value
     mean: Value
@@ -54,7 +56,7 @@ def write_backward(spec: Spec, machine: Machine, problem: Problem) -> Written:
     }
     if not found:
         return Written(())
-    known = Known.of(problem, first)
+    known = Known.of(problem, first.rows)
     stages = [write_statistics(spec, machine, problem, first)]
     if "q" in found:
         stages.append(_of_queries(spec, machine, known, cuts[0], found["q"]))
@@ -71,7 +73,7 @@ def write_backward(spec: Spec, machine: Machine, problem: Problem) -> Written:
 # --------------------------------------------------------------------------- what both kinds do
 
 
-def _probabilities(kernel: Kernel, scores: Fragments, of: OfScore) -> None:
+def probabilities(kernel: RowKernel, scores: Fragments, of: OfScore) -> None:
     """Scores as probabilities, in place."""
     b, problem = kernel.builder, kernel.problem
     scale = b.constant(problem.attention.scale * LOG2_E, dtypes.f32)
@@ -87,7 +89,7 @@ def _probabilities(kernel: Kernel, scores: Fragments, of: OfScore) -> None:
                     score.set(kernel.ops.exp2(power) * known.share)
 
 
-def _slopes(
+def slopes(
     scores: Fragments,
     products: Fragments,
     of: OfScore,
@@ -104,7 +106,8 @@ def _slopes(
                 product.set(slope)
 
 
-def _scale(kernel: Kernel, sums: Fragments) -> None:
+def scale_all(kernel: RowKernel, sums: Fragments) -> None:
+    """Multiply sums by the attention's scale."""
     for own in sums:
         for four in own:
             for value in four:
@@ -117,7 +120,7 @@ def _held(kernel: Kernel, names: Sequence[str], place: Place, head: Value) -> li
     for name in names:
         rows = kernel.problem.rows[name]
         loader = kernel.loader(rows, kernel.cut.rows)
-        loader.at(place, head)
+        loader.at(place.batch, head)
         loader.copy(b.index(place.first), at)
         readers.append((at, rows))
         at = b.let(at + kernel.cut.rows * rows.pitch)
@@ -137,7 +140,7 @@ def _of_queries(spec: Spec, machine: Machine, known: Known, cut: Cut, number: in
     room = query_pass(problem).room(cut)
     kernel = Kernel(Launch(spec, machine, problem, cut, room, are_whole(spec, [number])))
     b = kernel.builder
-    memory = kernel.dispatch.scratch(0, known.COUNT * known.each, dtypes.f32)
+    memory = known.memory(kernel)
     blocks = ceil_div(attention.queries, cut.rows)
     place = block_place(kernel, blocks, attention.heads, backwards=attention.causal)
     batch, head, first = (b.index(x) for x in (place.batch, place.head, place.first))
@@ -150,7 +153,7 @@ def _of_queries(spec: Spec, machine: Machine, known: Known, cut: Cut, number: in
     queries, gradients = _held(kernel, ("q", "dy"), place, head)
     passing = [kernel.loader(rows[name], cut.columns) for name in ("k", "v")]
     for loader in passing:
-        loader.at(place, kv_head)
+        loader.at(place.batch, kv_head)
     sums = kernel.zeros(rows["q"].padded, "sum")
     begin = b.let(kernel.cores.base + room.held, "stages")
     for column, stage in kernel.passing(passing, begin, scores_of.ends()):
@@ -160,11 +163,11 @@ def _of_queries(spec: Spec, machine: Machine, known: Known, cut: Cut, number: in
         kernel.multiply(scores, queries, keys, rows["k"].padded)
         kernel.multiply(products, gradients, values, rows["v"].padded)
         squashed = scores_of.finish(scores, column)
-        _probabilities(kernel, scores, own)
-        _slopes(scores, products, own, squashed)
+        probabilities(kernel, scores, own)
+        slopes(scores, products, own, squashed)
         across = kernel.across(stage, rows["k"].pitch)
-        kernel.multiply(sums, kernel.packed(products), across, cut.columns)
-    _scale(kernel, sums)
+        kernel.multiply(sums, kernel.packed(products).__getitem__, across, cut.columns)
+    scale_all(kernel, sums)
     write_results(kernel, sums, place, [number])
     return kernel.dispatch.finish(blocks * problem.heads)
 
@@ -175,7 +178,7 @@ def _of_rows(kernel: Kernel, known: Known, memory: Memory, place: Place) -> OfSc
     base = b.let((place.batch * heads + place.head) * known.rows + place.first + kernel.row)
     last = known.rows - 1
     found = []
-    for i in range(kernel.cut.tiles):
+    for i in range(kernel.tiles):
         for half in range(2):
             own = 16 * i + 8 * half
             # The last block may have more rows than are known of.
@@ -189,9 +192,7 @@ def _of_rows(kernel: Kernel, known: Known, memory: Memory, place: Place) -> OfSc
 # --------------------------------------------------------------------------- keys and values
 
 
-def _of_keys(
-    spec: Spec, machine: Machine, known: Known, cut: Cut, found: dict[str, int]
-) -> Stage:
+def _of_keys(spec: Spec, machine: Machine, known: Known, cut: Cut, found: dict[str, int]) -> Stage:
     """The launch of the gradients of keys, of values, or of both."""
     problem = known.problem
     attention, rows = problem.attention, problem.rows
@@ -212,13 +213,13 @@ def _of_keys(
         head = b.let(kv_head * attention.group + member, "query_head")
         work.scores.at(batch, head)
         for loader in loaders:
-            loader.at(place, head)
+            loader.at(place.batch, head)
         work.begin(loaders, b.let((batch * attention.heads + head) * known.rows, "known_head"))
         for column, stage in kernel.passing(loaders, begin, work.scores.ends(), work.copy):
             work.tile(column, stage)
     for name, number in found.items():
         if name == "k":
-            _scale(kernel, work.sums[name])
+            scale_all(kernel, work.sums[name])
         write_results(kernel, work.sums[name], place, [number], attention.keys)
     return kernel.dispatch.finish(blocks * attention.kv_heads * attention.batch)
 
@@ -229,13 +230,9 @@ class _KeyWork:
     left: list[Left]
     head: Value
 
-    def __init__(
-        self, kernel: Kernel, scores: Scores, known: Known, found: dict[str, int]
-    ) -> None:
+    def __init__(self, kernel: Kernel, scores: Scores, known: Known, found: dict[str, int]) -> None:
         self.kernel, self.scores, self.known = kernel, scores, known
-        self.memory = kernel.dispatch.scratch(
-            0, known.COUNT * known.each, dtypes.f32, vector=4
-        )
+        self.memory = known.memory(kernel, vector=4)
         rows = kernel.problem.rows
         self.sums = {name: kernel.zeros(rows[name].padded, f"sum_{name}") for name in found}
         room = kernel.room
@@ -268,8 +265,7 @@ class _KeyWork:
         plain = kernel.problem.plain
 
         def read(which: int, column: int) -> Value:
-            word = kernel.ops.load_word(b.let(base + (which * columns + column) * 4))
-            return b.let(b.of_bits(word, dtypes.f32))
+            return kernel.cores.load_one(b.let(base + (which * columns + column) * 4))
 
         found = []
         for j in range(columns // 8):
@@ -286,17 +282,19 @@ class _KeyWork:
         second = b.let(stage + kernel.room.first)
         known = self._of_columns(stage)
         scores = kernel.zeros(columns, "score")
-        kernel.multiply(scores, self.left[0], kernel.right(stage, rows["q"].pitch), rows["k"].padded)
+        kernel.multiply(
+            scores, self.left[0], kernel.right(stage, rows["q"].pitch), rows["k"].padded
+        )
         products = kernel.zeros(columns if "k" in self.sums else 0, "product")
         if "k" in self.sums:
             gradients = kernel.right(second, rows["dy"].pitch)
             kernel.multiply(products, self.left[1], gradients, rows["v"].padded)
         squashed = self.scores.finish(scores, column)
-        _probabilities(kernel, scores, known)
+        probabilities(kernel, scores, known)
         if "v" in self.sums:
             across = kernel.across(second, rows["dy"].pitch)
-            kernel.multiply(self.sums["v"], kernel.packed(scores), across, columns)
+            kernel.multiply(self.sums["v"], kernel.packed(scores).__getitem__, across, columns)
         if "k" in self.sums:
-            _slopes(scores, products, known, squashed)
+            slopes(scores, products, known, squashed)
             across = kernel.across(stage, rows["q"].pitch)
-            kernel.multiply(self.sums["k"], kernel.packed(products), across, columns)
+            kernel.multiply(self.sums["k"], kernel.packed(products).__getitem__, across, columns)

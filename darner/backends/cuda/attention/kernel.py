@@ -1,4 +1,4 @@
-"""A kernel of attention on tensor cores while it is written: tiles in shared memory, their fragments, and blocks of scores in a warp's registers."""
+"""A kernel of attention by ``mma.sync`` while it is written: tiles in shared memory, their fragments, and products."""
 
 from __future__ import annotations
 
@@ -6,19 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ....codegen.simt.attention.operands import Place, Reader
-from ....codegen.simt.builder import Memory, Value, Variable
-from ....graph import dtypes
+from ....codegen.ir.index import Number
+from ....codegen.simt.builder import Memory, Value
 from ....graph.integers import ceil_div
 from ....lower.plan import Spec
-from ..instructions.scalars import lane_of
 from ..instructions.warp import cores_of
 from ..machine import Machine
 from .plan import Cut, Room
 from .problem import PIECE, Problem, Rows
+from .rows import Fragments, RowKernel
 
-Fragments: TypeAlias = list[list[list[Variable]]]
-"""Sums of a warp: for each tile of 16 rows and each 8 columns, four of this thread."""
 Words: TypeAlias = list[Value]
 """Fragments of a factor: four words for each 16 rows (or columns) and 16 terms."""
 Left: TypeAlias = Callable[[int], Words]
@@ -46,44 +43,29 @@ class Launch:
     whole: bool = False
 
 
-class Kernel(Reader):
-    """A launch whose blocks have some rows each.
+class Kernel(RowKernel):
+    """A launch by ``mma.sync``.
 
     Attributes:
         launch: what it is written for.
-        lane: the thread's number in its warp; ``row`` its first row of those of its block, and ``column`` its first of every 8 columns.
+        first: the warp's first row, of those of its block.
     """
 
     def __init__(self, launch: Launch) -> None:
         problem, cut = launch.problem, launch.cut
-        super().__init__(
-            launch.spec, launch.machine, problem.attention, cut.threads, launch.whole
-        )
-        self.launch, self.problem, self.cut, self.room = launch, problem, cut, launch.room
-        for leaf in {rows.leaf.id: rows.leaf for rows in problem.rows.values()}.values():
-            self.dispatch.as_vectors(self.dispatch.operand(leaf), PIECE)
+        super().__init__(launch.spec, launch.machine, problem, cut.threads, launch.whole)
+        self.launch, self.cut, self.room = launch, cut, launch.room
+        self.tiles, self.block = cut.tiles, cut.rows
         b = self.builder
         self.cores = cores_of(b, launch.machine, launch.room.nbytes)
-        self.ops = lane_of(b, self.cores)
-        self.lane = b.let(b.local & 31, "lane")
         self.first = b.let(b.local // 32 * (16 * cut.tiles), "first_row")
         self.row = b.let(self.first + (self.lane >> 2), "own_row")
-        self.column = b.let((self.lane & 3) * 2, "own_column")
         eight, low, high = self.lane & 7, (self.lane >> 3) & 1, self.lane >> 4
         # Addresses of the four matrices of ldmatrix: rows first, or terms first.
         self.by_rows = b.let(low * 8 + eight, "by_rows"), b.let(high * 16, "by_rows")
         self.by_terms = b.let(high * 8 + eight, "by_terms"), b.let(low * 16, "by_terms")
 
     # ------------------------------------------------------------- copies
-
-    def head_item(self, rows: Rows, batch: Value, head: Value) -> Value:
-        """The number of the piece that a head begins with."""
-        b = self.builder
-        found = b.index(rows.offset // PIECE)
-        for number, stride in ((batch, rows.strides[0]), (head, rows.strides[1])):
-            if stride:
-                found = found + number * (stride // PIECE)
-        return b.let(found, "head_item")
 
     def loader(self, rows: Rows, count: int) -> Loader:
         """What copies ``count`` rows of an operand at a time."""
@@ -100,13 +82,17 @@ class Kernel(Reader):
         b = self.builder
         base = b.let(address + self._lane_offset(pitch, rows_first=True), "left")
         tiles = range(self.cut.tiles)
-        return lambda k: self.cores.ldmatrix([b.let(base + (i * 16 * pitch + k * 32)) for i in tiles])
+        return lambda k: self.cores.ldmatrix(
+            [b.let(base + (i * 16 * pitch + k * 32)) for i in tiles]
+        )
 
     def right(self, address: Value, pitch: int) -> Right:
         """Fragments of B whose columns are rows at an address, terms beside each other."""
         b = self.builder
         base = b.let(address + self._lane_offset(pitch, rows_first=False), "right")
-        return lambda js, k: self.cores.ldmatrix([b.let(base + (j * 16 * pitch + k * 32)) for j in js])
+        return lambda js, k: self.cores.ldmatrix(
+            [b.let(base + (j * 16 * pitch + k * 32)) for j in js]
+        )
 
     def across(self, address: Value, pitch: int) -> Right:
         """Fragments of B whose terms are rows at an address, columns beside each other."""
@@ -127,16 +113,6 @@ class Kernel(Reader):
 
     # ------------------------------------------------------------- products
 
-    def zeros(self, columns: int, name: str) -> Fragments:
-        """Sums of a warp's rows and so many columns."""
-        return [
-            [
-                [self.builder.variable(0.0, name, dtypes.f32) for _ in range(4)]
-                for _ in range(columns // 8)
-            ]
-            for _ in range(self.cut.tiles)
-        ]
-
     def multiply(self, sums: Fragments, left: Left, right: Right, terms: int) -> None:
         """Add the product of fragments; of many columns some at a time, whose words fit registers beside the sums."""
         dtype, count = self.problem.dtype.name, len(sums[0]) // 2
@@ -147,20 +123,6 @@ class Kernel(Reader):
                 words = right(range(begin, end), k)
                 own = [across[2 * begin : 2 * end] for across in sums]
                 self.cores.multiply(dtype, own, lefts, words)
-
-    def packed(self, sums: Fragments) -> Left:
-        """Sums as fragments of A: columns become terms."""
-        kind, pack = self.problem.dtype, self.ops.pack
-        found = [
-            [
-                pack(pair[0], pair[1], kind)
-                for own in sums
-                for eight in own[j : j + 2]
-                for pair in (eight[:2], eight[2:])
-            ]
-            for j in range(0, len(sums[0]), 2)
-        ]
-        return lambda k: found[k]
 
     # ------------------------------------------------------------- what passes by
 
@@ -211,17 +173,15 @@ class Kernel(Reader):
         b.barrier()
         base = b.let(self.cores.base + (self.row * pitch + self.column * 4), "to")
         for i, own in enumerate(sums):
-            for j, four in enumerate(own):
-                if 8 * j >= width:
-                    continue
-                for e, value in enumerate(four):
-                    at = (16 * i + 8 * (e // 2)) * pitch + (8 * j + e % 2) * 4
-                    self.ops.store_word(b.let(base + at), b.bits(value))
+            for j, four in enumerate(own[: ceil_div(width, 8)]):
+                for half in range(2):
+                    at = (16 * i + 8 * half) * pitch + 32 * j
+                    first, second = (b.let(x) for x in four[2 * half : 2 * half + 2])
+                    self.cores.store_pair(b.let(base + at), first, second)
         b.barrier()
 
         def element(row: Value, column: Value) -> Value:
-            word = self.ops.load_word(b.let(self.cores.base + (row * pitch + column * 4)))
-            return b.let(b.of_bits(word, dtypes.f32))
+            return self.cores.load_one(b.let(self.cores.base + (row * pitch + column * 4)))
 
         return element
 
@@ -266,7 +226,6 @@ class Loader:
             with b.if_(None if whole else number < self.total):
                 self.kernel.cores.copy_async(b.let(to + at), self.memory, item, nbytes)
 
-    def at(self, place: Place, head: Value) -> None:
+    def at(self, batch: Number, head: Number) -> None:
         """Let it read a head."""
-        batch = self.builder.index(place.batch)
         self.item = self.kernel.head_item(self.rows, batch, head)

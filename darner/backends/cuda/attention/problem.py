@@ -142,4 +142,3 @@ def _rows(spec: Spec, attention: Described, name: str) -> Rows | None:
     if width > WIDEST or seen.strides[3] != 1:
         return None
     return Rows(leaf, seen.offset, (batch, head, row), shape[axes[2]], width)
-

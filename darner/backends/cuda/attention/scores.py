@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ....codegen.ir.index import Number
 from ....codegen.simt.attention.operands import unsigned
 from ....codegen.simt.builder import Value
-from .kernel import Fragments, Kernel
+from .rows import Fragments, RowKernel
 
 LOG2_E = 1.4426950408889634
 FAR = 1 << 30
@@ -45,7 +45,7 @@ class Scores:
         span: which rows and columns.
     """
 
-    def __init__(self, kernel: Kernel, span: Span) -> None:
+    def __init__(self, kernel: RowKernel, span: Span) -> None:
         self.kernel, self.span = kernel, span
         attention, b = kernel.attention, kernel.builder
         self.builder, self.attention = b, attention
@@ -165,7 +165,7 @@ class Scores:
         b, span, attention = self.builder, self.span, self.attention
         own = b.as_signed(column + self.kernel.column)
         left = b.let(span.limits[1] - own, "left") if span.limits[1] % span.step else None
-        for i in range(self.kernel.cut.tiles):
+        for i in range(self.kernel.tiles):
             for half in range(2):
                 row = self._row(i, half)
                 # Of the first column; it changes by one from column to column.
@@ -201,7 +201,7 @@ class Scores:
                 )
                 for half in range(2)
             ]
-            for i in range(kernel.cut.tiles)
+            for i in range(kernel.tiles)
         ]
         columns = [
             [
