@@ -149,7 +149,7 @@ def _of_queries(spec: Spec, machine: Machine, known: Known, cut: Cut, number: in
     span = Span(first, cut.rows, cut.columns, (rows["q"].count, rows["k"].count), True)
     scores_of = Scores(kernel, span)
     scores_of.at(batch, head)
-    own = _of_rows(kernel, known, memory, place)
+    own = of_rows(kernel, known, memory, place)
     queries, gradients = _held(kernel, ("q", "dy"), place, head)
     passing = [kernel.loader(rows[name], cut.columns) for name in ("k", "v")]
     for loader in passing:
@@ -172,7 +172,7 @@ def _of_queries(spec: Spec, machine: Machine, known: Known, cut: Cut, number: in
     return kernel.dispatch.finish(blocks * problem.heads)
 
 
-def _of_rows(kernel: Kernel, known: Known, memory: Memory, place: Place) -> OfScore:
+def of_rows(kernel: RowKernel, known: Known, memory: Memory, place: Place) -> OfScore:
     """The statistics of a thread's rows, which are queries."""
     b, heads = kernel.builder, kernel.attention.heads
     base = b.let((place.batch * heads + place.head) * known.rows + place.first + kernel.row)

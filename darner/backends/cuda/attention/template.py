@@ -12,6 +12,8 @@ from ....lower.specs import sizes
 from ..machine import Machine
 from .backward import write_backward
 from .forward import write_forward
+from .hopper_backward import can_write_hopper_backward, write_hopper_backward
+from .hopper_forward import can_write_pairs, hopper_cut, write_hopper_forward
 from .plan import forward_cut, gradient_cuts
 from .problem import tensor_attention
 
@@ -34,8 +36,13 @@ def _write(spec: Spec, machine: AnyMachine) -> Written:
         return Written(())
     if not any(prod(sizes(output)) for output in spec.body.outputs):
         return Written(())
+    if problem.backward and can_write_hopper_backward(spec, machine, problem):
+        return write_hopper_backward(spec, machine, problem)
     if problem.backward:
         return write_backward(spec, machine, problem)
+    hopper = hopper_cut(problem, machine) if can_write_pairs(spec) else None
+    if hopper is not None:
+        return write_hopper_forward(spec, machine, problem, hopper)
     cut = forward_cut(problem, machine)
     return Written(()) if cut is None else write_forward(spec, machine, problem, cut)
 
