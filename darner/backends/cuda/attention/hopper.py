@@ -321,14 +321,18 @@ class HopperKernel(RowKernel):
                     self._write_pair(four[2 * half : 2 * half + 2], node, numbers, place, (row, j))
 
     def write_pair(
-        self, pair: Sequence[Value], node: Node, number: int, place: Place, at: tuple[int, int, int]
+        self,
+        pair: Sequence[Value],
+        node: Node,
+        number: int,
+        place: Place,
+        at: tuple[Value, Value, int],
     ) -> None:
         """Write one pair of sums: which 8 columns, which half of rows, and how many rows there are."""
         b, (j, half, limit) = self.builder, at
-        if 8 * j < int(node.shape[-1]):
-            row = b.let(self.row + place.first + 8 * half)
-            with b.if_(row < limit):
-                self._write_pair(pair, node, [number], place, (row, j))
+        row = b.let(self.row + place.first + half * 8)
+        with b.if_(row < limit, j < int(node.shape[-1]) // 8):
+            self._write_pair(pair, node, [number], place, (row, j))
 
     def _write_pair(
         self,
@@ -336,7 +340,7 @@ class HopperKernel(RowKernel):
         node: Node,
         numbers: Sequence[int],
         place: Place,
-        at: tuple[Value, int],
+        at: tuple[Value, Number],
     ) -> None:
         pending = list(pair)
 
@@ -344,5 +348,5 @@ class HopperKernel(RowKernel):
             return pending.pop(0)
 
         block = RowBlock(node, numbers, place, self.block, self.block, element, element)
-        unit = self.builder.let((self.column >> 1) + 4 * at[1])
+        unit = self.builder.let((self.column >> 1) + at[1] * 4)
         write_unit(self, block, (at[0], at[0]), unit, 2)

@@ -481,20 +481,29 @@ class _Work:
             address = b.raw(b.let(mine + number * 2048))
             copies.store_shared(b.ir, address, [b.raw(low), b.raw(high)])
         threads.cluster_sync(b.ir)
-        count = 0
+        first = 0
         for name, sums in zip(names, self.sums, strict=True):
-            for j in range(len(sums[0])):
-                for half in range(2):
-                    with b.if_(self.own.rank == count % together):
-                        self._write_sum(name, j, half, b.let(mine + count * 2048))
-                    count += 1
+            pairs = 2 * len(sums[0])
+            if name in self.own.found:
+                self._write_sums(name, mine, first, pairs)
+            first += pairs
         # Nobody leaves while another reads its memory.
         threads.cluster_sync(b.ir)
 
-    def _write_sum(self, name: str, j: int, half: int, address: Value) -> None:
-        """Add up one pair of sums of all blocks, and write it."""
-        if name not in self.own.found:
-            return
+    def _write_sums(self, name: str, mine: Value, first: int, pairs: int) -> None:
+        """Add up those pairs of sums of all blocks whose number is the block's own, and write them."""
+        b, together = self.builder, self.own.together
+        number = self.own.found[name]
+        node = self.own.spec.body.outputs[number]
+        for n in range(ceil_div(pairs, together)):
+            pair = b.let(self.own.rank + n * together, "pair")
+            with b.if_(None if (n + 1) * together <= pairs else pair < pairs):
+                total = self._sum_of_blocks(b.let(mine + (pair + first) * 2048))
+                at = (b.let(pair // 2), b.let(pair % 2), self.limits[0])
+                self.kernel.write_pair(total, node, number, self.place, at)
+
+    def _sum_of_blocks(self, address: Value) -> list[Value]:
+        """The sum of what all blocks of the cluster have at an address, in their order."""
         b = self.builder
         text = (
             "{ .reg .b32 there; mapa.shared::cluster.u32 there, $2, $3; "
@@ -505,9 +514,7 @@ class _Work:
             given = [b.raw(address), ir.Constant(I32, rank)]
             found = [b.held(x) for x in assembly(b.ir, text, [F32, F32], given)]
             total = [b.let(x + y) for x, y in zip(total, found, strict=True)] if total else found
-        number = self.own.found[name]
-        node = self.own.spec.body.outputs[number]
-        self.kernel.write_pair(total, node, number, self.place, (j, half, self.limits[0]))
+        return total
 
 
 @dataclass(frozen=True)
