@@ -166,4 +166,6 @@ def load_shared(builder: Builder, address: Value, count: int = 1) -> list[Value]
     if count == 1:
         return assembly(builder, "ld.shared.f32 $0, [$1];", [F32], [address])
     found = listed(0, count)
-    return assembly(builder, f"ld.shared.v{count}.f32 {found}, [${count}];", [F32] * count, [address])
+    return assembly(
+        builder, f"ld.shared.v{count}.f32 {found}, [${count}];", [F32] * count, [address]
+    )

@@ -64,7 +64,9 @@ class Shape:
 
     def __post_init__(self) -> None:
         if self.dtype not in TERMS or self.columns not in COLUMNS:
-            raise InternalError(f"no product of a warpgroup is {self.columns} columns of {self.dtype}")
+            raise InternalError(
+                f"no product of a warpgroup is {self.columns} columns of {self.dtype}"
+            )
         if self.dtype == "tf32" and not (self.left_along_k and self.right_along_k):
             raise InternalError("operands of tf32 are contiguous along K")
 
