@@ -74,6 +74,7 @@ from .transforms.gradients import grad, hvp, jvp, value_and_grad, vjp
 from .transforms.jacobians import hessian, jacfwd, jacrev
 from .transforms.linearize import linearize
 from .transforms.memory import leaf_bytes, live_bytes, peak_live_bytes
+from .transforms.precision import with_precision
 from .transforms.remat import remat
 from .transforms.substitute import substitute
 
@@ -273,4 +274,5 @@ __all__ = [
     "value_and_grad",
     "vjp",
     "vmap",
+    "with_precision",
 ]

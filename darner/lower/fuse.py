@@ -35,6 +35,7 @@ from .roles import (
     seen_through,
     takes_one,
 )
+from .strided import Multipliers, is_rounding
 
 LARGEST = 96
 """Nodes in one kernel: beyond that, registers run out and compiling takes longer than it saves."""
@@ -75,9 +76,11 @@ class Group:
     needs: set[int] = field(default_factory=set)
 
 
-def fuse(graph: Graph, ended: Collection[str] | None = None) -> list[Group]:
+def fuse(
+    graph: Graph, ended: Collection[str] | None = None, multipliers: Multipliers | None = None
+) -> list[Group]:
     """The kernels of a graph, in an order in which they can run; those by index of the ops ``ended`` may have epilogues."""
-    work = _Fusion(graph)
+    work = _Fusion(graph, multipliers)
     work.epilogues()
     work.ends(ended_ops() if ended is None else ended)
     work.sides()
@@ -90,10 +93,10 @@ def fuse(graph: Graph, ended: Collection[str] | None = None) -> list[Group]:
 class _Fusion:
     """Groups of nodes, joined step by step."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, multipliers: Multipliers | None) -> None:
         self.graph = graph
         self.nodes = list(graph.nodes)
-        self.roles = roles(graph)
+        self.roles = roles(graph, multipliers)
         self.kept = {node.id for node in (*graph.outputs, *graph.updates.values())}
         self.home: dict[int, int] = {}
         self.groups: dict[int, Group] = {}
@@ -273,12 +276,19 @@ class _Fusion:
             for id in reversed(self.groups[name].nodes[1:]):
                 inside = [i for i in self.sources[id] if self.home.get(i) == name]
                 read_here = any(self.home[reader] == name for reader in self.readers[id])
-                if read_here or self._is_kept(id):
+                if read_here or self._is_kept(id) or self._is_multiplied(id):
                     continue
                 if not all(self._is_stored(i, name, id) for i in inside):
                     continue
                 self._give_back(name, id)
                 changed = True
+
+    def _is_multiplied(self, id: int) -> bool:
+        """Whether a value is rounded for products: they cannot make it of its operand, and a kernel for it alone would read that once more."""
+        readers = (self.roles[reader] for reader in self.readers[id])
+        return is_rounding(self.nodes[id]) and any(
+            role in ("contract", "attention") for role in readers
+        )
 
     def _is_stored(self, id: int, name: int, but: int) -> bool:
         """Whether a value of a group is written in any case, whatever becomes of one reader."""

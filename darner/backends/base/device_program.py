@@ -49,8 +49,8 @@ class Device(Protocol):
         """New memory, zeroed; errors say ``what`` it is for."""
         ...
 
-    def free(self, buffer: Any) -> None:
-        """Give the memory of a region back."""
+    def give_back(self, region: Region) -> None:
+        """Free the whole memory that a region is in."""
         ...
 
     def write(self, region: Region, array: Array) -> None:
@@ -182,7 +182,7 @@ class DeviceProgram(Generic[D, S]):
         owned = [one for one in self._owned if one.buffer is region.buffer]
         if owned:
             self._owned.remove(owned[0])
-            self.device.free(region.buffer)
+            self.device.give_back(region)
 
     def _memory(self, segment: int) -> list[Region]:
         """Where each buffer lies."""
@@ -421,7 +421,7 @@ class DeviceProgram(Generic[D, S]):
     def close(self) -> None:
         """Free code and memory; copies of parameters stay until the session lets go of them."""
         for region in self._owned:
-            self.device.free(region.buffer)
+            self.device.give_back(region)
         self._back.close()
         self._verdict.close()
         self._owned = []

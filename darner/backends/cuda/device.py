@@ -246,9 +246,9 @@ class Device:
         with contextlib.suppress(DriverError), self.context.current():
             self.context.free(address)
 
-    def free(self, buffer: Allocation) -> None:
-        """Give memory back that no work uses any more."""
-        buffer.give_back()
+    def give_back(self, region: Region) -> None:
+        """Free the whole memory that a region is in."""
+        region.buffer.give_back()
 
     def closed_with(self, owner: object, made: Closed) -> Callable[[], object]:
         """Have a stream, an event, a graph or pinned memory closed when its owner is gone; or before, by calling what is returned."""

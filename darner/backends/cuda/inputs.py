@@ -115,7 +115,7 @@ class Inputs:
         """Let go of all memory."""
         self._slots.clear()
         if self._memory is not None:
-            self._device.free(self._memory.buffer)
+            self._device.give_back(self._memory)
 
 
 def _bytes(array: Array) -> Bytes:

@@ -52,5 +52,5 @@ def _bandwidth(device: Device) -> float:
         first.close()
         last.close()
     for region in (source, target):
-        device.free(region.buffer)
+        device.give_back(region)
     return 2 * moved / max(min(times), 1e-9)

@@ -267,6 +267,10 @@ class Device:
             self._buffers.discard(buffer)
         buffer.destroy()
 
+    def give_back(self, region: Region) -> None:
+        """Free the whole memory that a region is in."""
+        self.free(region.buffer)
+
     def write(self, region: Region, array: Array) -> None:
         """Copy an array to the device; it may change as soon as this returns."""
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)

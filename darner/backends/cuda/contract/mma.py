@@ -186,9 +186,7 @@ class PieceLoader:
         for i in range(self.lines // self.apart):
             term = b.let(block * terms + (self.line + i * self.apart))
             inside = b.let(b.min(term, source.terms - 1))
-            item = places.value(
-                places.add(self.bases[0], offset(self.elements, inside, steps))
-            )
+            item = places.value(places.add(self.bases[0], offset(self.elements, inside, steps)))
             nbytes = b.let(b.choose(term < source.terms, self.width, 0))
             self.cores.copy_async(to + i * self.apart * pitch, source.memory, item, nbytes)
 
@@ -249,7 +247,12 @@ class _Warp:
     """The main loop of a warp: its fragments and its sums."""
 
     def __init__(
-        self, builder: Simt, cores: Cores, tile: MmaTile, dtype: str, readers: Sequence[FragmentReader]
+        self,
+        builder: Simt,
+        cores: Cores,
+        tile: MmaTile,
+        dtype: str,
+        readers: Sequence[FragmentReader],
     ) -> None:
         self.builder, self.cores, self.tile, self.dtype = builder, cores, tile, dtype
         self.readers = readers
@@ -356,8 +359,3 @@ def _write_loop(
     # The tiles are read: what comes next has their memory.
     cores.wait(0)
     b.barrier()
-
-
-
-
-

@@ -35,25 +35,29 @@ def pack_stage(
     elements = dispatch.elements()
     places, registers = elements.places, elements.registers
     along_k = layout.along == "summed"
-    lines, extent = (layout.free[0], layout.summed[0]) if along_k else (
-        layout.summed[0],
-        layout.free[0],
-    )
-    pieces = ceil_div(extent[0], piece)
+    (free, _), (terms, _) = layout.free[0], layout.summed[0]
+    lines, extent = (free, terms) if along_k else (terms, free)
+    pieces = ceil_div(extent, piece)
     matrices = layout.batch[0][0] if layout.batch else 1
+    # Neighbouring threads read neighbouring elements, also where the operand is transposed.
+    transposes = along_k and view.free[-1:] and abs(view.free[-1][1]) == 1
     with b.if_(b.thread < count // piece):
-        batch, line, number = places.split(b.thread, (matrices, lines[0], pieces))
+        if transposes:
+            batch, number, line = places.split(b.thread, (matrices, pieces, lines))
+        else:
+            batch, line, number = places.split(b.thread, (matrices, lines, pieces))
         values = []
         for x in range(piece):
             at = b.let(places.value(places.add(places.mul(number, piece), x)))
-            inside = b.let(b.min(at, extent[0] - 1)) if extent[0] % piece else at
-            free, term = (line, inside) if along_k else (inside, line)
-            base = reader.base(elements, batch, free)
+            inside = b.let(b.min(at, extent - 1)) if extent % piece else at
+            row, term = (line, inside) if along_k else (inside, line)
+            base = reader.base(elements, batch, row)
             value = reader.load(elements, places.add(base, reader.step(elements, term)))
-            if extent[0] % piece:
-                value = b.let(b.choose(at < extent[0], value, 0))
+            if extent % piece:
+                value = b.let(b.choose(at < extent, value, 0))
             values.append(registers.cast(value, dtypes.f32, layout.dtype))
         if layout.dtype.itemsize == 2:
             values = [registers.word(values[i : i + 2], layout.dtype) for i in range(0, piece, 2)]
-        memory[b.thread] = b.vector(values)
+        whole = places.add(places.mul(batch, lines), line)
+        memory[places.value(places.add(places.mul(whole, pieces), number))] = b.vector(values)
     return dispatch.finish(ceil_div(count // piece, dispatch.threads))

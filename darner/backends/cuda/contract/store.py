@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 from ....codegen.simt.builder import Value
 from ....codegen.simt.contract.product import Axis, Product, Steps
@@ -13,6 +13,7 @@ from ....graph import dtypes
 from ....graph.dtypes import DType
 from ....graph.graph import Graph
 from ..instructions import barriers, copies, mma, numbers
+from ..instructions.assembly import Value as Pointer
 from ..printer import Printer
 from ..stage import TensorMap
 from .fragments import Corner, Fragment
@@ -104,10 +105,10 @@ class SlabWriter:
     """
 
     def __init__(self, dispatch: Dispatch, result: ResultMap) -> None:
-        self.builder: Printer = dispatch.builder
+        self.builder = cast(Printer, dispatch.builder)
         self.places = dispatch.elements().places
         self.result = result
-        self.map: Any = self.builder.tensor_map(result.described)
+        self.map: Pointer = self.builder.tensor_map(result.described)
 
     def write(self, slabs: Slabs, corner: Corner, rows: Sequence[Sequence[Fragment]]) -> None:
         """Write the sums of a warpgroup: for each 64 rows the fragments of 8 columns each."""

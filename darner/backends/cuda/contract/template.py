@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ....codegen.elements.elements import can_emit
 from ....codegen.simt.contract.epilogue import Parts, Results, sum_of_parts
@@ -11,32 +12,54 @@ from ....codegen.simt.contract.product import Product, part_bytes, product_of
 from ....codegen.simt.contract.tiles import SinkOf
 from ....codegen.simt.dispatch import Binding, Dispatch, Stage, Written, operand_number
 from ....codegen.simt.machine import GRANULE
+from ....codegen.simt.machine import Machine as AnyMachine
+from ....codegen.simt.template import Template, Variants
+from ....graph.errors import InternalError
 from ....graph.integers import ceil_div
 from ....lower.plan import Spec
+from ....lower.strided import is_tf32, is_view
 from ..instructions.warp import cores_of
-from ..machine import Machine
+from ..machine import TENSOR_CORES, Machine
 from .mma import MmaCut, Source, write_mma
 from .operands import Layout, layout_of, packed_elements, packed_layout
 from .pack import pack_stage
+from .plan import FEW, SHORT, Cut, ranked
 from .store import result_map
 from .wgmma import MappedSource, WgmmaCut, WgmmaKernel
 
 
-def tensor_product(spec: Spec) -> Product | None:
-    """The product of a spec, if tensor cores can multiply its operands: both of bf16 or both of f16."""
-    if spec.kind != "contract" or not can_emit(spec.body):
+def tensor_product(spec: Spec, machine: Machine) -> Product | None:
+    """The product of a spec, if a machine's tensor cores multiply its operands: both of bf16, both of f16, or both rounded to tf32."""
+    if machine.capability < TENSOR_CORES or spec.kind != "contract" or not can_emit(spec.body):
         return None
-    product = product_of(spec)
-    if product is None or 0 in (product.count, product.m, product.n, product.k):
+    product = product_of(spec, tf32=True)
+    if product is None or product.node.dtype.name not in ("f32", "bf16", "f16"):
         return None
-    kinds = {operand.leaf.dtype.name for operand in product.operands}
-    if len(kinds) != 1 or not kinds <= {"bf16", "f16"}:
+    if not product.count * product.m * product.n * product.k:
         return None
-    if any(operand.leaf.op.facts.decodes for operand in product.operands):
+    leaves = [operand.leaf for operand in product.operands]
+    kinds = {leaf.dtype.name for leaf in leaves}
+    if len(kinds) > 1 or any(leaf.op.facts.decodes for leaf in leaves):
         return None
-    if product.node.dtype.name not in ("f32", "bf16", "f16"):
+    if not (kinds <= {"bf16", "f16"} or (kinds == {"f32"} and _is_rounded(product))):
         return None
-    return product
+    if kinds != {"f32"} and (min(product.m, product.n) <= FEW or product.k < SHORT):
+        # Nothing else rounds to tf32; of 16-bit floats the common template reads a matrix as fast.
+        return None
+    rows, columns = product.rows, product.columns
+    # Results are written best along columns.
+    along_rows = rows and rows[-1].apart == 1 and not (columns and columns[-1].apart == 1)
+    return product.turned() if along_rows else product
+
+
+def _is_rounded(product: Product) -> bool:
+    """Whether both operands are rounded to tf32."""
+    found = []
+    for node in product.node.operands:
+        while is_view(node):
+            (node,) = node.operands
+        found.append(is_tf32(node))
+    return all(found)
 
 
 @dataclass(frozen=True)
@@ -56,11 +79,14 @@ def givens_of(product: Product, begin: int) -> tuple[list[Given], int]:
     """Both operands, packed ones from byte ``begin`` of scratch memory on; and the bytes of scratch memory."""
     found = []
     for side in range(2):
-        layout = layout_of(product, side)
+        dtype = product.operands[side].leaf.dtype
+        # Tensor cores transpose elements of 16 bits only.
+        transposed = dtype.itemsize == 2
+        layout = layout_of(product, side, transposed=transposed)
         if layout is not None:
             found.append(Given(layout))
             continue
-        layout = packed_layout(product, side, product.operands[side].leaf.dtype)
+        layout = packed_layout(product, side, dtype, transposed=transposed)
         start = ceil_div(begin, GRANULE) * GRANULE
         found.append(Given(layout, start))
         begin = start + packed_elements(layout) * layout.dtype.itemsize
@@ -74,9 +100,7 @@ def _sink(dispatch: Dispatch, product: Product, parts: int) -> SinkOf:
     return lambda part: Parts(dispatch, product, part, parts)
 
 
-def _packs(
-    spec: Spec, machine: Machine, product: Product, givens: Sequence[Given]
-) -> list[Stage]:
+def _packs(spec: Spec, machine: Machine, product: Product, givens: Sequence[Given]) -> list[Stage]:
     """The launches that pack operands."""
     return [
         pack_stage(spec, machine, product, side, given.layout, given.start)
@@ -137,3 +161,37 @@ def write_by_wgmma(spec: Spec, machine: Machine, product: Product, cut: WgmmaCut
     WgmmaKernel(dispatch, product, cut, sources, result, sink).write()
     stages.append(dispatch.finish(cut.blocks))
     return _written(spec, machine, product, parts, stages, scratch)
+
+
+def _fits(spec: Spec, machine: AnyMachine) -> bool:
+    return isinstance(machine, Machine) and tensor_product(spec, machine) is not None
+
+
+def _write(spec: Spec, machine: AnyMachine) -> Written:
+    return next(iter(_variants(spec, machine).values()))()
+
+
+MOST_VARIANTS = 8
+"""Ways to cut a product that are worth a try."""
+
+
+def _variants(spec: Spec, machine: AnyMachine) -> Variants:
+    """The ways to write a product, by their names: what is expected to be best first."""
+    product = tensor_product(spec, machine) if isinstance(machine, Machine) else None
+    if product is None or not isinstance(machine, Machine):
+        raise InternalError("a kernel that tensor cores cannot multiply came to their template")
+    givens, _ = givens_of(product, 0)
+    layouts = givens[0].layout, givens[1].layout
+    return {
+        cut.name: partial(_write_cut, spec, machine, product, cut)
+        for cut in ranked(product, layouts, machine)[:MOST_VARIANTS]
+    }
+
+
+def _write_cut(spec: Spec, machine: Machine, product: Product, cut: Cut) -> Written:
+    if isinstance(cut, WgmmaCut):
+        return write_by_wgmma(spec, machine, product, cut)
+    return write_by_mma(spec, machine, product, cut)
+
+
+TENSOR_CONTRACT = Template("tensor contract", _fits, _write, _variants)

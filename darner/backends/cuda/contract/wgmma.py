@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import cast
 
 from llvmlite import ir
 
@@ -117,6 +118,11 @@ class WgmmaCut:
         """What tells it from others."""
         return self.tile.name + (f", {self.parts} parts" if self.parts > 1 else "")
 
+    def raster(self, product: Product) -> Raster:
+        """The order of a product's tiles; those of a cluster are one."""
+        tile = self.tile
+        return Raster.of(product, tile.bm * tile.cluster, tile.bn, self.parts)
+
 
 @dataclass(frozen=True)
 class MappedSource:
@@ -175,7 +181,7 @@ class WgmmaKernel:
         result: ResultMap | None,
         sink: SinkOf,
     ) -> None:
-        builder: Printer = dispatch.builder
+        builder = cast(Printer, dispatch.builder)
         self.dispatch, self.builder, self.product = dispatch, builder, product
         self.cut, self.tile, self.sources = cut, cut.tile, sources
         self.sink, self.result = sink, result
@@ -188,7 +194,7 @@ class WgmmaKernel:
         self.kind = "tf32" if dtype is dtypes.f32 else dtype.name
         self.terms = ROW // dtype.itemsize
         self.total = ceil_div(product.k, self.terms)
-        self.raster = Raster.of(product, tile.bm * tile.cluster, tile.bn, cut.parts)
+        self.raster = cut.raster(product)
         rows = tile.bm, tile.bn // tile.cluster
         self.maps = [
             builder.tensor_map(tensor_map(source.layout, source.binding, count, self.kind))
@@ -197,9 +203,7 @@ class WgmmaKernel:
         self.slabs = SlabWriter(dispatch, result) if result is not None else None
         b = builder
         self.warp = b.held(threads.warp_uniform(b.ir, b.raw(b.local // 32)))
-        self.rank: Value = (
-            b.held(threads.cluster_rank(b.ir)) if tile.cluster > 1 else b.index(0)
-        )
+        self.rank: Value = b.held(threads.cluster_rank(b.ir)) if tile.cluster > 1 else b.index(0)
 
     # ------------------------------------------------------------- addresses
 
@@ -340,9 +344,9 @@ class WgmmaKernel:
                 writer = FragmentWriter(b, self.cores, self.product, room)
                 for number, fragments in enumerate(rows):
                     row = b.let(top + (64 * number + (self.warp & 3) * 16))
-                    for first in range(0, len(fragments), room.columns // 8):
-                        column = b.let(place.column + 8 * first)
-                        part = [fragments[first : first + room.columns // 8]]
+                    for j in range(0, len(fragments), room.columns // 8):
+                        column = b.let(place.column + 8 * j)
+                        part = [fragments[j : j + room.columns // 8]]
                         writer.write(took, Corner(place.batch, row, column), part)
         if self.slabs is not None:
             with b.if_((b.local & (WARPGROUP - 1)) == 0):

@@ -112,13 +112,13 @@ class Library:
             self._found[name] = found
         return found
 
-    def call(self, name: str, *arguments: Any) -> None:
+    def call(self, name: str, *arguments: object) -> None:
         """Call a function; an error is a ``DriverError``."""
         code = self.function(name)(*arguments)
         if code:
             self.fail(name, code, arguments)
 
-    def fail(self, name: str, code: int, arguments: tuple[Any, ...], log: str = "") -> None:
+    def fail(self, name: str, code: int, arguments: tuple[object, ...], log: str = "") -> None:
         """Raise what a function's number says."""
         shown = ", ".join(_shown(argument) for argument in arguments)
         call = f"{name.removesuffix('_v2')}({shown})"
@@ -132,20 +132,20 @@ class Library:
             found.append(text.value.decode("utf-8", "replace") if known and text.value else "")
         return found[0] or "an error that CUDA has no name for", found[1]
 
-    def number(self, name: str, *arguments: Any) -> int:
+    def number(self, name: str, *arguments: object) -> int:
         """What a function gives by its first argument, a number of 32 bits."""
         found = c_int()
         self.call(name, byref(found), *arguments)
         return found.value
 
-    def handle(self, name: str, *arguments: Any) -> c_void_p:
+    def handle(self, name: str, *arguments: object) -> c_void_p:
         """What a function gives by its first argument, something that it made."""
         found = c_void_p()
         self.call(name, byref(found), *arguments)
         return found
 
 
-def _shown(argument: Any) -> str:
+def _shown(argument: object) -> str:
     """An argument as an error shows it."""
     if isinstance(argument, bytes):
         return repr(argument[:40].decode("ascii", "replace"))

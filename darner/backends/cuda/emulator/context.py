@@ -36,7 +36,7 @@ class EmulatedEvent:
 
     def record(self, stream: EmulatedStream) -> None:
         """Be the point that a stream's work has now."""
-        stream.do(self._note)
+        stream.started(self._note)
 
     def _note(self) -> None:
         self._time = time.monotonic_ns()
@@ -66,7 +66,7 @@ class EmulatedGraph:
     def start(self, stream: EmulatedStream) -> None:
         """Start it on a stream."""
         for work in self._work:
-            stream.do(work)
+            stream.started(work)
 
     def close(self) -> None:
         """Free it."""
@@ -80,7 +80,7 @@ class EmulatedStream:
         self._context = context
         self._recorded: list[Callable[[], None]] | None = None
 
-    def do(self, work: Callable[[], None]) -> None:
+    def started(self, work: Callable[[], None]) -> None:
         """Do something now, or keep it where the stream records."""
         self._context.check("cuLaunch")
         if self._recorded is None:
@@ -121,7 +121,7 @@ class EmulatedStream:
         def move(_held: Bytes | None = held) -> None:
             ctypes.memmove(target, source, nbytes)
 
-        self.do(move)
+        self.started(move)
 
     def zero(self, address: int, nbytes: int) -> None:
         """Fill memory of the device with zeros."""
@@ -130,7 +130,7 @@ class EmulatedStream:
         def clear() -> None:
             ctypes.memset(address, 0, nbytes)
 
-        self.do(clear)
+        self.started(clear)
 
     def record(self, work: Callable[[], None]) -> EmulatedGraph:
         """What a function starts on this stream, which is not started yet."""
@@ -167,7 +167,7 @@ class EmulatedLaunch:
 
     def start(self, stream: EmulatedStream) -> None:
         """Start it on a stream."""
-        stream.do(self._launch)
+        stream.started(self._launch)
 
     def _launch(self) -> None:
         self._run(self._groups, self._addresses)

@@ -68,8 +68,8 @@ def assembly(
     >>> function = ir.Function(module, ir.FunctionType(ir.VoidType(), ()), "f")
     >>> builder = ir.IRBuilder(function.append_basic_block())
     >>> (lane,) = assembly(builder, "mov.u32 $0, %laneid;", [I32], pure=True)
-    >>> lane.type
-    <llvmlite.ir.types.IntType object at ...>
+    >>> str(lane.type)
+    'i32'
     """
     given = [word(operand) for operand in operands]
     out = "=&" if early else "="

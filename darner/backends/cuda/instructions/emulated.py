@@ -79,7 +79,8 @@ class EmulatedCores:
         """One of the numbers in a word."""
         b = self.builder
         if dtype == "tf32":
-            return b.let(b.of_bits(word & 0xFFFFE000, dtypes.f32))
+            # To the nearest, ties away from zero.
+            return b.let(b.of_bits((word + 0x1000) & 0xFFFFE000, dtypes.f32))
         if dtype == "f16":
             return b.let(b.halves(word)[number])
         return b.let(b.of_bits(word & 0xFFFF0000 if number else word << 16, dtypes.f32))
@@ -119,7 +120,8 @@ class EmulatedCores:
 
     def load_four(self, address: Value) -> list[Value]:
         """See ``Cores``."""
-        return self.builder.of_bits(self.memory[address >> 4], dtypes.f32).parts
+        found: Value = self.builder.of_bits(self.memory[address >> 4], dtypes.f32)
+        return found.parts
 
     def sync_warp(self) -> None:
         """See ``Cores``."""

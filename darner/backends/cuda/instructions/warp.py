@@ -13,10 +13,11 @@ from ..emulator.printer import EmulatedPrinter
 from ..machine import Machine
 from ..printer import Printer
 from ..printer.memory import item_of
-from .assembly import I32, I64
+from .assembly import F32, I32, I64
 from .copies import cp_async, cp_async_commit, cp_async_wait, load_shared, store_shared
 from .emulated import EmulatedCores
 from .mma import ldmatrix, mma_sync
+from .numbers import round_tf32
 from .threads import sync_warp
 
 
@@ -103,6 +104,10 @@ class NativeCores:
         """See ``Cores``."""
         p = self.printer
         a, b = [p.raw(word) for word in left], [p.raw(word) for word in right]
+        if dtype == "tf32":
+            a, b = (
+                [round_tf32(p.ir, p.ir.bitcast(word, F32)) for word in words] for words in (a, b)
+            )
         for i, across in enumerate(sums):
             # There and back, so that the words of a column are used twice in turn.
             columns = range(len(across)) if i % 2 == 0 else reversed(range(len(across)))

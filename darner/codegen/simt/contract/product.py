@@ -114,8 +114,11 @@ class Product:
         return self.columns if side else self.rows
 
 
-def product_of(spec: Spec) -> Product | None:
-    """The product of a body, if its operands are views of what lies in memory and all results have its shape."""
+def product_of(spec: Spec, *, tf32: bool = False) -> Product | None:
+    """The product of a body, if its operands are views of what lies in memory and all results have its shape.
+
+    With ``tf32``, what is rounded to that is seen as what lies in memory: who reads it rounds it.
+    """
     found = [node for node in spec.body.nodes if node.op.name == "dot_general"]
     if len(found) != 1:
         return None
@@ -125,7 +128,7 @@ def product_of(spec: Spec) -> Product | None:
         return None
     if any(output.shape != node.shape for output in spec.body.outputs):
         return None
-    seen = [strided(operand, widened=True) for operand in (left, right)]
+    seen = [strided(operand, widened=True, tf32=tf32) for operand in (left, right)]
     if any(view is None or not _is_read(view.base) for view in seen):
         return None
     a, b = (view for view in seen if view is not None)

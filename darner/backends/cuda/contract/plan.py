@@ -1,0 +1,157 @@
+"""How a product is cut for tensor cores: the form of its kernel, its tiles, and the parts of its sums.
+
+Everything that measurements decide stands here. Times are in microseconds, of an NVIDIA H200 where nothing else is said.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ....codegen.simt.contract.product import Product, part_bytes
+from ....graph.integers import ceil_div
+from ..machine import Capability, Machine
+from .mma import MmaCut, MmaTile
+from .operands import Layout
+from .wgmma import WgmmaCut, WgmmaTile
+
+FEW = 8
+"""Up to so many rows or columns, all that counts is how fast the other operand is read, and tensor cores are of no use."""
+SHORT = 16
+"""The fewest terms."""
+
+WGMMA_TILES = (
+    WgmmaTile(128, 256, 4, 2, cluster=2, slabs=2, registers=(40, 232), full=0.82),
+    WgmmaTile(256, 128, 4, 2, cluster=2, slabs=2, registers=(40, 232), full=0.81),
+    WgmmaTile(128, 192, 4, 2, cluster=2, slabs=2, registers=(40, 232), full=0.79),
+    WgmmaTile(128, 256, 4, 2, slabs=2, registers=(40, 232), full=0.78),
+    WgmmaTile(128, 128, 6, 2, full=0.74),
+    WgmmaTile(64, 256, 4, 1, slabs=2, full=0.76),
+    WgmmaTile(64, 192, 6, 1, slabs=2, full=0.78),
+    WgmmaTile(64, 128, 8, 1, slabs=2, full=0.70),
+    WgmmaTile(128, 64, 8, 2, full=0.66),
+    WgmmaTile(64, 64, 10, 1, full=0.55),
+    WgmmaTile(64, 64, 5, 1, blocks=2, full=0.55),
+)
+"""The tiles of ``wgmma``, with the share of the peak that prototypes reached on an H200."""
+
+MMA_TILES = (
+    MmaTile(128, 256, 64, 64, 4, full=0.60),
+    MmaTile(128, 256, 64, 64, 3, full=0.59),
+    MmaTile(256, 128, 64, 64, 3, full=0.59),
+    MmaTile(128, 128, 64, 64, 3, full=0.52),
+    MmaTile(128, 64, 64, 32, 4, full=0.42),
+    MmaTile(64, 128, 32, 64, 4, full=0.42),
+    MmaTile(64, 64, 32, 32, 4, full=0.36),
+)
+"""The tiles of ``mma.sync``."""
+
+LAUNCH = 2.2
+"""A launch that does next to nothing, in a graph."""
+TILE = 0.35
+"""What a tile takes beside its products: the first operands on their way, and its results."""
+LATENCY = 0.12
+"""A block of terms takes so long at least."""
+CLOCK = 1800.0
+"""Cycles in a microsecond."""
+BYTES = 3_600_000.0
+"""That go to or from memory in a microsecond."""
+LEAST_BLOCKS = 4
+"""Blocks of terms that a part of sums has at least."""
+MOST_PARTS = 16
+MOST_PART_BYTES = 32 << 20
+"""What the parts of all sums may take together."""
+
+
+def multiplied(capability: Capability, itemsize: int) -> float:
+    """Products that a multiprocessor adds in a cycle at its peak, of elements with so many bytes.
+
+    >>> multiplied((9, 0), 2), multiplied((8, 6), 4)
+    (2048.0, 256.0)
+    """
+    half = {
+        8: 1024.0 if capability in ((8, 0), (8, 7)) else 512.0,
+        9: 2048.0,
+        10: 2048.0,
+        12: 512.0,
+    }
+    return half.get(capability[0], 512.0) * 2 / itemsize
+
+
+Cut = WgmmaCut | MmaCut
+
+
+def ranked(product: Product, layouts: tuple[Layout, Layout], machine: Machine) -> list[Cut]:
+    """The ways to cut a product: what is expected to take the least time first."""
+    if machine.arch == "sm_90a" and not machine.emulated and all(x.tiled for x in layouts):
+        found: list[Cut] = [
+            cut
+            for tile in WGMMA_TILES
+            if _has_room(tile, layouts, machine)
+            for cut in _wgmma_cuts(product, tile, layouts, machine)
+        ]
+    else:
+        tiles = [tile for tile in MMA_TILES if tile.shared_bytes <= machine.most_shared]
+        if machine.emulated:
+            # Compiling takes longer there than running.
+            tiles = [tile for tile in tiles if tile.wm * tile.wn <= 1024]
+        found = [
+            MmaCut(tile, parts)
+            for tile in tiles
+            for parts in _parts(product, layouts[0].dtype.itemsize)
+        ]
+    return sorted(found, key=lambda cut: expected(product, layouts, cut, machine))
+
+
+def _has_room(tile: WgmmaTile, layouts: tuple[Layout, Layout], machine: Machine) -> bool:
+    """Whether a tile fits: in shared memory, and B's shares in chunks of 64 where it is contiguous along columns."""
+    share = tile.bn // tile.cluster
+    chunks = layouts[1].along == "summed" or share % 64 == 0
+    return chunks and tile.shared_bytes * tile.blocks <= machine.most_shared
+
+
+def _wgmma_cuts(
+    product: Product, tile: WgmmaTile, layouts: tuple[Layout, Layout], machine: Machine
+) -> list[Cut]:
+    found: list[Cut] = []
+    for parts in _parts(product, layouts[0].dtype.itemsize):
+        cut = WgmmaCut(tile, parts, 0)
+        tiles = cut.raster(product).tiles
+        most = machine.processors * tile.blocks // tile.cluster
+        found.append(replace(cut, blocks=min(tiles, most) * tile.cluster))
+    return found
+
+
+def _parts(product: Product, itemsize: int) -> list[int]:
+    """The numbers of parts that sums may be cut into: no part is empty."""
+    blocks = ceil_div(product.k, 128 // itemsize)
+    found, parts = {1}, 2
+    while parts <= MOST_PARTS and blocks // parts >= LEAST_BLOCKS:
+        whole = ceil_div(blocks, ceil_div(blocks, parts))
+        if whole * part_bytes(product) <= MOST_PART_BYTES:
+            found.add(whole)
+        parts *= 2
+    return sorted(found)
+
+
+def expected(product: Product, layouts: tuple[Layout, Layout], cut: Cut, machine: Machine) -> float:
+    """The microseconds that a product takes.
+
+    Within a fifth of what was measured on an H200 by prototypes, for 128 x 576 x 576 up to 2048 x 3072 x 576.
+    """
+    tile = cut.tile
+    itemsize = layouts[0].dtype.itemsize
+    blocks = ceil_div(ceil_div(product.k, 128 // itemsize), cut.parts)
+    cluster = tile.cluster if isinstance(tile, WgmmaTile) else 1
+    tiles = cut.raster(product).tiles * cluster
+    together = tile.blocks
+    rate = multiplied(machine.capability, itemsize) * tile.full * CLOCK
+    each = ceil_div(tiles, machine.processors * together)
+    # Blocks of a multiprocessor share its tensor cores; one alone has them to itself.
+    sharing = min(together, ceil_div(tiles, machine.processors))
+    work = tile.bm * tile.bn * (128 // itemsize) / rate
+    time = each * (TILE + blocks * max(work * sharing, LATENCY))
+    read = product.count * (product.m + product.n) * product.k * itemsize / BYTES
+    found = LAUNCH + max(time, read)
+    if cut.parts > 1:
+        found += LAUNCH + 2 * cut.parts * part_bytes(product) / BYTES
+    return found
