@@ -31,7 +31,7 @@ class SessionConfig:
     """What a session is asked to be; ``build`` takes one, and keywords that replace its fields.
 
     Attributes:
-        device: where it runs: ``"cpu"``, ``"gpu"`` (``"gpu:1"`` is the second), ``"reference"`` (NumPy, slow, for comparison), or one of those that
+        device: where it runs: ``"cpu"``, ``"gpu"`` (``"gpu:1"`` is the second), ``"cuda"`` (NVIDIA's, by their own driver), ``"reference"`` (NumPy, slow, for comparison), or one of those that
             packages bring; ``darner.devices()`` tells which this machine has.
         mode: ``"train"``: the first output is a loss, and a step computes its gradients and updates parameters.
             ``"infer"``: a step computes the outputs, and what depends on parameters alone is computed once.

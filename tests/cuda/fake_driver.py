@@ -40,7 +40,7 @@ class FakeDriver:
     """
 
     def __init__(self, devices=1, memory=MEMORY):
-        self.devices, self.room = devices, memory
+        self.devices, self.room, self.version = devices, memory, 13000
         self.calls, self.failing, self.sticky = [], {}, 0
         self.alive = {}
         self.launches = []
@@ -85,7 +85,7 @@ class FakeDriver:
         return 0 if self.devices else 100
 
     def cuDriverGetVersion(self, out):
-        out._obj.value = 13000
+        out._obj.value = self.version
 
     def cuGetErrorName(self, code, out):
         if code not in ERRORS:

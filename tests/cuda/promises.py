@@ -175,7 +175,7 @@ def steps_that_are_not_waited_for_have_their_own_inputs(device):
     g = Graph("sums")
     total = g.state("total", (4,))
     g.set_update(total, total + g.input("x", (4,)))
-    g.set_outputs([total])
+    g.set_outputs([total * 2.0])
     with darner.build_inference_session(g, device=device, cache=None) as session:
         for number in range(40):
             session.set_input("x", np.full(4, float(number), np.float32))
@@ -348,3 +348,31 @@ def a_function_of_numpy_arrays_is_refused_by_the_name_of_its_op(device):
         assert "build for device='cpu'" in str(caught.value)
     finally:
         unregister(op.name)
+
+
+def arrays_are_given_and_taken_on_the_device(device):
+    g = Graph("scores")
+    x, bias, rows = g.input("x", (6, 10)), g.input("bias", ("n",)), g.input("rows", (2,), "i32")
+    found = g.gather(x, rows, axis=0) @ g.parameter("w", (10, 4), init="normal(1)")
+    g.set_outputs([found.mul(2.0, label="scores"), bias.add(1.0, label="moved")])
+    make = {"mode": "infer", "device": device, "cache": None}
+    with darner.build(g, **make) as session:
+        values = {"x": IMAGES, "rows": np.array([1, 4], np.int32), "bias": np.ones(3, np.float32)}
+        wanted = session.run(values)
+        there = session.output_on_device("scores")
+        assert there.shape == (2, 4)
+        assert there.device[0] == 2
+        np.testing.assert_array_equal(there.numpy(), wanted["scores"])
+        again = session.output_on_device("moved", copy=False)
+        for _ in range(3):  # what a step gives is what the next is given
+            session.run({**values, "bias": again})
+            again = session.output_on_device("moved", copy=False)
+        np.testing.assert_array_equal(again.numpy(), np.full(3, 5, np.float32))
+        assert there.numpy().tobytes() == wanted["scores"].tobytes()
+        del again
+        session.set_input("bias", session.output_on_device("moved"))
+        for name in ("x", "rows"):
+            session.set_input(name, values[name])
+        session.step()
+        np.testing.assert_array_equal(session.output("moved"), np.full(3, 6, np.float32))
+    np.testing.assert_array_equal(there.numpy(), wanted["scores"])

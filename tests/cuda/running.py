@@ -4,13 +4,16 @@ from functools import cache
 
 import numpy as np
 
+from darner import Graph
 from darner.backends.base.lowering import written_specs
 from darner.backends.cuda.emulator.launch import compile
 from darner.backends.cuda.machine import Machine
-from darner.codegen.simt.dispatch import FAULT_BYTES
+from darner.codegen.simt.dispatch import FAULT_BYTES, Dispatch
 from darner.codegen.simt.families import template_of, written
+from darner.graph import dtypes
 from darner.lower.faults import raised
 from darner.lower.lower import lower
+from darner.lower.plan import Spec
 from darner.lower.roles import whole_ops
 
 MACHINE = Machine.without_card("sm_90a", emulated=True)
@@ -121,3 +124,23 @@ class Kernels:
 def run_graph(graph, arrays, machine=MACHINE):
     """The outputs of a graph."""
     return Kernels(lowered(graph, machine), arrays, machine).run()
+
+
+def run_code(write, count, threads=64, groups=1, dtype=dtypes.u32, given=None):
+    """What ``write(b, out, x)`` writes to ``out``, of ``count`` elements; ``x`` are those that are given."""
+    dispatch = Dispatch(Spec("map", Graph()), MACHINE, threads=threads)
+    given = np.arange(count, dtype=np.uint32) if given is None else np.asarray(given)
+    out = dispatch.scratch(0, count, dtype)
+    x = dispatch.scratch(1 << 20, len(given), dtypes.dtype(given.dtype))
+    write(dispatch.builder, out, x)
+    stage = dispatch.finish(groups)
+    memory = held(count * dtype.itemsize), held(given.nbytes)
+    memory[1][: given.nbytes] = given.view(np.uint8)
+    compile(stage)(
+        stage.groups,
+        [
+            (room.ctypes.data, nbytes)
+            for room, nbytes in zip(memory, (count * dtype.itemsize, given.nbytes), strict=True)
+        ],
+    )
+    return memory[0][: count * dtype.itemsize].view(dtype.numpy)

@@ -24,7 +24,7 @@ from darner.backends.cuda.program import CudaProgram
 from darner.backends.cuda.stage import Stage, TensorMap
 from darner.codegen.simt.dispatch import Binding
 from darner.graph.errors import InternalError
-from tests.cuda import promises
+from tests.cuda import fake_driver, promises
 from tests.leaks import models
 
 
@@ -73,6 +73,21 @@ def test_a_step_is_one_launch_of_a_graph_and_small_inputs_are_one_copy(driver):
     assert driver.calls.count("cuMemcpyHtoDAsync_v2") == 1
     assert driver.calls.count("cuGraphLaunch") == 1
     session.close()
+
+
+def test_the_second_build_neither_writes_nor_compiles_a_kernel(driver, tmp_path, monkeypatch):
+    compiled = []
+    monkeypatch.setattr(
+        "darner.backends.cuda.driver.context.link",
+        lambda library, ptx, name: compiled.append(name) or b"cubin " + ptx.encode(),
+    )
+    _, session = promises.trained("cuda", 2, optim.SGD(0.1), cache=tmp_path)
+    session.close()
+    assert compiled
+    compiled.clear()
+    opening._open.clear()  # as a new process has none of it
+    promises.the_second_build_writes_no_kernel("cuda", tmp_path, monkeypatch)
+    assert compiled == []
 
 
 def test_nothing_is_left_of_sessions_that_are_gone(driver):
@@ -292,6 +307,21 @@ def test_devices_are_listed_and_told_by_number_or_name(driver):
         opened("cuda:7")
     with pytest.raises(ArgumentError, match="no NVIDIA GPU is called 'a100'"):
         opened("cuda:a100")
+
+
+@pytest.mark.parametrize(
+    ("major", "version", "says"),
+    [
+        (6, 13000, r"compute capability 6\.0, and code is made for 7\.0 and newer; device='gpu'"),
+        (9, 11080, r"is for CUDA 11\.8, which is too old; install 545"),
+    ],
+)
+def test_what_is_too_old_is_listed_and_refused(driver, monkeypatch, major, version, says):
+    monkeypatch.setitem(fake_driver.ATTRIBUTES, 75, major)
+    driver.version = version
+    assert "cuda" in [one.name for one in darner.devices()]
+    with pytest.raises(UnsupportedError, match=says):
+        opened()
 
 
 def test_two_devices_cannot_have_the_same_parameters(driver):

@@ -4,6 +4,7 @@ import pytest
 
 from tests.cuda import promises
 from tests.session.failing import CASES
+from tests.whole_models import MODELS, check_model
 
 DEVICE = "cuda:emulated"
 
@@ -71,8 +72,13 @@ def test_the_second_build_writes_no_kernel(tmp_path, monkeypatch):
     promises.the_second_build_writes_no_kernel(DEVICE, tmp_path, monkeypatch)
 
 
+@pytest.mark.slow
 def test_fifty_sessions_that_come_and_go_leave_nothing_on_the_device():
     promises.sessions_that_come_and_go_leave_nothing(DEVICE, 25)
+
+
+def test_sessions_that_come_and_go_leave_nothing_on_the_device():
+    promises.sessions_that_come_and_go_leave_nothing(DEVICE, 4)
 
 
 def test_a_session_gives_its_memory_back_with_its_last_reference():
@@ -85,3 +91,9 @@ def test_a_value_that_outlives_its_session_can_still_be_read():
 
 def test_a_function_of_numpy_arrays_is_refused_by_the_name_of_its_op():
     promises.a_function_of_numpy_arrays_is_refused_by_the_name_of_its_op(DEVICE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_computes_what_the_reference_computes(name):
+    check_model(name, DEVICE, "cuda")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ...lower.plan import Plan
     from ...optimizer.targets import Target
     from .cache import ObjectCache
+    from .device_array import DeviceArray
     from .keys import Keyed
     from .program import Program
     from .rules import LowerRules
@@ -132,6 +133,10 @@ class Backend(Protocol):
 
     def measured_model(self, program: Any) -> Target | None:
         """The roofline of the machine that a program runs on, measured, which profiles compare with; None where it is not measured."""
+        return None
+
+    def taken(self, device: str, value: object, what: str) -> DeviceArray | None:
+        """What another library has on this very device, as a copy there; None where it is not its memory. ``what`` it is for, errors say."""
         return None
 
     def versions(self) -> Sequence[str]:

@@ -19,6 +19,7 @@ from ...graph.errors import ArgumentError, InternalError
 from ...io.memory import Bytes
 from ...lower.faults import raised
 from ...lower.plan import Buffer, Plan
+from .device_array import DeviceArray, Value
 from .host import empty_like
 from .mirrors import Mirror, changes, mirror
 from .readback import MOST, Readback, Region, S
@@ -112,7 +113,7 @@ class DeviceProgram(Generic[D, S]):
         self._mirrors: dict[int, Mirror] = {}
         self._sent = -1
         self._regions = self._memory(segment)
-        self._pending: dict[int, Array] = {}
+        self._pending: dict[int, Value] = {}
         self._scratch = self._own(scratch + self.slack, "scratch memory of kernels")
         failing = (number for number, kernel in enumerate(plan.kernels) if kernel.checks)
         self._checked = {number: place for place, number in enumerate(failing)}
@@ -317,12 +318,16 @@ class DeviceProgram(Generic[D, S]):
             self._mirrors[buffer].newer_here = False
             self._mirrors[buffer].newer_there = True
 
-    def bind(self, buffer: int, array: Array | None) -> None:
+    def bind(self, buffer: int, array: Value | None) -> None:
         """Let an input have an array's value in the next step; it is copied to the device when that begins."""
         if array is None:
             self._pending.pop(buffer, None)
         else:
             self._pending[buffer] = array
+
+    def on_device(self, buffer: int, *, copy: bool = True) -> DeviceArray | None:
+        """A buffer's value on the device, where other libraries can read that."""
+        return None
 
     def take(self, buffer: int, other: DeviceProgram[D, S], output: int) -> None:
         """Let an input be another program's output, where it lies; its own memory is given back."""
@@ -388,9 +393,9 @@ class DeviceProgram(Generic[D, S]):
             for found in self._mirrors.values():
                 found.send()
 
-    def _send_inputs(self, inputs: Mapping[int, Array]) -> None:
+    def _send_inputs(self, inputs: Mapping[int, Value]) -> None:
         for buffer, array in inputs.items():
-            self.device.write(self._regions[buffer], array)
+            self.device.write(self._regions[buffer], np.asarray(array))
 
     def _updates(self) -> Iterator[tuple[Region, Region]]:
         """What is copied, from where and where to, for leaves to take their new values: by way of scratch memory where one is another's."""

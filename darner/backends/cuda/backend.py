@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ...graph.graph import Graph
     from ...lower.plan import Plan
     from ...optimizer.targets import Target
+    from ..base.device_array import DeviceArray
     from ..base.program import Program
     from ..base.rules import LowerRules
     from .machine import Machine
@@ -81,6 +82,16 @@ class CudaBackend(Backend):
         return CudaProgram(
             plan, device, storage=request.storage, saved=request.saved, cache=request.cache
         )
+
+    def taken(self, device: str, value: object, what: str) -> DeviceArray | None:
+        """What lies in memory of CUDA, and on this GPU, as a copy there."""
+        from .sharing import is_cuda, taken
+
+        if not is_cuda(value):
+            return None
+        from .opening import opened
+
+        return taken(opened(device), value, what)
 
     def target_model(self, machine: Machine) -> Target:
         """A round roofline: plans are the same on every GPU."""

@@ -290,6 +290,14 @@ class Device:
             yield
             self.transfers.started += 1
 
+    def copy_foreign(self, region: Region, address: int) -> None:
+        """Copy what another library has at an address, and wait until that is done: its memory may go."""
+        with self.guard:
+            with self._transfer(region):
+                self.transfers.stream.follow_default()
+                self.transfers.stream.copy(address_of(region), address, region.nbytes)
+            self.transfers.stream.wait()
+
     def pinned(self, nbytes: int, what: str) -> Pinned:
         """Memory of the process that copies go through without being waited for; to be closed by ``closed_with``."""
         with self.guard:

@@ -14,6 +14,7 @@ from ...graph.data import Array
 from ...graph.integers import round_up
 from ...io.memory import Bytes
 from ...lower.plan import Plan
+from ..base.device_array import DeviceArray, Value
 from ..base.readback import Region
 from .device import Device, Queue, address_of
 from .interface import Event, Pinned
@@ -67,15 +68,26 @@ class Inputs:
         """All of them."""
         return self._memory
 
-    def send(self, inputs: Mapping[int, Array], regions: list[Region]) -> None:
+    def send(self, inputs: Mapping[int, Value], regions: list[Region]) -> None:
         """Start copying inputs to the device, each to its region; their arrays may change as soon as this returns."""
-        small = sorted(number for number in inputs if number in self._places)
-        for number in inputs.keys() - self._places.keys():
-            data = _bytes(inputs[number])
-            if data.nbytes:
-                self._queue.stream.send(address_of(regions[number]), data)
+        small: dict[int, Array] = {}
+        for number, value in inputs.items():
+            where = address_of(regions[number])
+            if isinstance(value, DeviceArray):
+                self._copy(where, value)
+            elif number in self._places:
+                small[number] = value
+            elif value.nbytes:
+                self._queue.stream.send(where, _bytes(value))
         if small:
-            self._send_small(inputs, small)
+            self._send_small(small, sorted(small))
+
+    def _copy(self, address: int, array: DeviceArray) -> None:
+        """An array that lies on the device already; what has it is kept until the copy must have been made."""
+        if array.nbytes:
+            self._queue.stream.follow(self._device.transfers.stream)
+            self._queue.stream.copy(address, array.address, array.nbytes)
+            self._queue.stream.wait()
 
     def _send_small(self, inputs: Mapping[int, Array], numbers: list[int]) -> None:
         slot = self._slot()

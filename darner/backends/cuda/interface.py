@@ -120,6 +120,10 @@ class Stream(Protocol):
         """Let what is started from now on wait for what was started on another stream so far."""
         ...
 
+    def follow_default(self) -> None:
+        """Let what is started from now on wait for the stream without a name."""
+        ...
+
     def send(self, address: int, data: Bytes) -> None:
         """Copy to the device. What is not pinned may change as soon as this returns."""
         ...
@@ -164,9 +168,11 @@ class Context(Protocol):
 
     Attributes:
         machine: what it is.
+        number: which of the driver's devices.
     """
 
     machine: Machine
+    number: int
 
     @property
     def elsewhere(self) -> bool:

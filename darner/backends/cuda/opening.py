@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from ...graph.errors import ArgumentError
+from ...graph.errors import ArgumentError, UnsupportedError
 from ...graph.forks import watch
 from .device import Device
 from .driver.context import CudaContext
@@ -16,6 +16,11 @@ from .machine import Machine
 
 EMULATED = "emulated"
 """What follows the colon where a device in software is meant; an architecture may stand behind it: ``cuda:emulated-sm_80``."""
+
+OLDEST = (7, 0)
+"""The least compute capability that code is made for."""
+OLDEST_DRIVER = 12030
+"""The least version of CUDA whose driver knows all that is called, and reads the PTX."""
 
 _lock = threading.RLock()
 _machines: list[Machine] | None = None
@@ -71,9 +76,25 @@ def opened(name: str = "cuda") -> Device:
 
 def _context(key: int | str) -> CudaContext | EmulatedContext:
     if isinstance(key, int):
+        _check(machines()[key])
         return CudaContext(library(), key)
     arch = key.removeprefix(EMULATED).removeprefix("-")
     return EmulatedContext(Machine.without_card(arch or "sm_90a", emulated=True))
+
+
+def _check(machine: Machine) -> None:
+    """Refuse a card or a driver that is too old."""
+    if machine.capability < OLDEST:
+        capability, oldest = (".".join(map(str, one)) for one in (machine.capability, OLDEST))
+        raise UnsupportedError(
+            f"the GPU '{machine.name}' has compute capability {capability}, and code is made for {oldest} and newer",
+            hint="device='gpu' reaches it through Vulkan",
+        )
+    if machine.driver < OLDEST_DRIVER:
+        raise UnsupportedError(
+            f"the driver of '{machine.name}' is for CUDA {machine.driver // 1000}.{machine.driver % 1000 // 10}, which is too old",
+            hint="install 545 (CUDA 12.3) or newer; device='gpu' works with this one",
+        )
 
 
 def _is_emulated(wanted: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...codegen.simt.dispatch import Written
 from ...graph.data import Array
@@ -13,6 +13,7 @@ from ...graph.integers import round_up
 from ...io.memory import Bytes
 from ...lower.plan import Buffer, Plan
 from ..base.cache import ObjectCache
+from ..base.device_array import DeviceArray, Value
 from ..base.device_program import DeviceProgram, Times
 from ..base.limits import last_op
 from ..base.readback import Readback, Region
@@ -22,6 +23,7 @@ from .interface import DriverError, Event, Launch, Pinned, Recording
 from .kernels import limits_of, written_specs
 from .machine import ALIGNMENT
 from .saved import from_bytes, to_bytes
+from .sharing import array_of
 
 LEAST = 16
 """Bytes of the widest load."""
@@ -48,8 +50,7 @@ class PinnedStaging:
         self._finish()
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """What of a step is started at once.
 
     Attributes:
@@ -143,6 +144,20 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
         self.queue.uses(self._regions[buffer])
         self._forget_graphs()
 
+    def on_device(self, buffer: int, *, copy: bool = True) -> DeviceArray:
+        """A buffer's value on the device, once it is there: a copy of it, or the program's own memory."""
+        region, about = self._regions[buffer], self.plan.buffers[buffer]
+        if copy:
+            room = self.device.region(region.nbytes, "an output")
+            if region.nbytes:
+                with self.device.guard:
+                    self.queue.stream.follow(self.device.transfers.stream)
+                    self.queue.stream.copy(address_of(room), address_of(region), region.nbytes)
+            region = room
+        self._wait()
+        shape = [int(size) for size in about.type.shape]
+        return array_of(self.device, region, shape, about.type.dtype.numpy)
+
     # ------------------------------------------------------------- what it is
 
     @property
@@ -162,7 +177,7 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
 
     # ------------------------------------------------------------- running
 
-    def _send_inputs(self, inputs: Mapping[int, Array]) -> None:
+    def _send_inputs(self, inputs: Mapping[int, Value]) -> None:
         with self.device.guard, self.queue.turn():
             self._inputs.send(inputs, self._regions)
 

@@ -86,10 +86,12 @@ class CudaContext:
 
     Attributes:
         machine: what it is.
+        number: which of the driver's devices.
     """
 
     def __init__(self, library: Library, number: int) -> None:
         self._library = library
+        self.number = number
         self.machine = machine_of(library, number)
         device = library.number("cuDeviceGet", number)
         self._context = library.handle("cuDevicePrimaryCtxRetain", device)

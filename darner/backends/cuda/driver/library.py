@@ -171,7 +171,7 @@ def library() -> Library:
     try:
         loaded = getattr(ctypes, "WinDLL" if windows else "CDLL")(name)
     except OSError as error:
-        raise NoDriverError(f"there is no NVIDIA driver ({name}: {error})") from None
+        raise NoDriverError(f"there is no NVIDIA driver ({error})") from None
     ORIGIN.begin()
     found = Library(loaded)
     try:

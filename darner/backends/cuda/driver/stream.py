@@ -7,7 +7,7 @@ from ctypes import byref, c_float, c_size_t, c_void_p
 
 from ....io.memory import Bytes
 from .library import Library
-from .structures import NON_BLOCKING, RELAXED
+from .structures import DEFAULT_STREAM, NON_BLOCKING, RELAXED
 
 
 class CudaEvent:
@@ -70,6 +70,7 @@ class CudaStream:
         self._library = library
         self._handle = library.handle("cuStreamCreate", NON_BLOCKING)
         self._reached: CudaEvent | None = None
+        self._default: CudaEvent | None = None
 
     @property
     def handle(self) -> c_void_p:
@@ -83,6 +84,13 @@ class CudaStream:
     def follow(self, other: CudaStream) -> None:
         """Let what is started from now on wait for what was started on another stream so far."""
         self._library.call("cuStreamWaitEvent", self._handle, other.reached().handle, 0)
+
+    def follow_default(self) -> None:
+        """Let what is started from now on wait for the stream without a name."""
+        if self._default is None:
+            self._default = CudaEvent(self._library)
+        self._library.call("cuEventRecord", self._default.handle, c_void_p(DEFAULT_STREAM))
+        self._library.call("cuStreamWaitEvent", self._handle, self._default.handle, 0)
 
     def reached(self) -> CudaEvent:
         """The point that its work has now."""
@@ -128,6 +136,7 @@ class CudaStream:
 
     def close(self) -> None:
         """Free it."""
-        if self._reached is not None:
-            self._reached.close()
+        for event in (self._reached, self._default):
+            if event is not None:
+                event.close()
         self._library.call("cuStreamDestroy_v2", self._handle)

@@ -57,6 +57,8 @@ class OfKernel(IntEnum):
 
 NON_BLOCKING = 1
 """Of a stream: it does not wait for the stream that has no name."""
+DEFAULT_STREAM = 1
+"""The stream without a name."""
 RELAXED = 2
 """Of recording: other calls go on as usual, of finalizers too."""
 PTX = 1

@@ -78,6 +78,29 @@ done:
 _WAITING = """
 declare void @llvm.coro.resume(ptr)
 declare void @llvm.coro.destroy(ptr)
+declare ptr @malloc(i64)
+declare void @free(ptr)
+
+; Room for what a thread keeps while it waits, at a multiple of 64 bytes; what malloc gave stands before it.
+define internal ptr @room(i64 %size) noinline nounwind {{
+  %more = add i64 %size, 64
+  %all = call ptr @malloc(i64 %more)
+  %number = ptrtoint ptr %all to i64
+  %beyond = add i64 %number, 64
+  %aligned = and i64 %beyond, -64
+  %before = sub i64 %aligned, 8
+  %kept = inttoptr i64 %before to ptr
+  store ptr %all, ptr %kept
+  %found = inttoptr i64 %aligned to ptr
+  ret ptr %found
+}}
+
+define internal void @give_back(ptr %room) noinline nounwind {{
+  %kept = getelementptr i8, ptr %room, i64 -8
+  %all = load ptr, ptr %kept
+  call void @free(ptr %all)
+  ret void
+}}
 
 define internal i1 @alike(ptr %states, i32 %first, i32 %last) nounwind {{
   %a = getelementptr i32, ptr %states, i32 %first
@@ -261,7 +284,7 @@ class Blocks:
 
     def joined(self, thread: str) -> str:
         """The whole module, of that of a thread."""
-        kept = [line for line in thread.splitlines() if not line.startswith('declare ptr @"place"')]
+        kept = [line for line in thread.splitlines() if not _is_own(line)]
         own = "".join(
             text.format(
                 threads=self.threads,
@@ -317,6 +340,15 @@ class Blocks:
             for slot, nbytes in self.shared.items()
             if nbytes
         ]
+
+
+def _is_own(line: str) -> bool:
+    """Whether a line declares what is written here."""
+    return line.startswith("declare") and _declared(line).strip('"') in (
+        "place",
+        "room",
+        "give_back",
+    )
 
 
 def _declared(line: str) -> str:

@@ -1,9 +1,12 @@
-"""The emulated device: memory of the process, work that is done at once, and faults as the driver would have them."""
+"""The emulated device: memory of the process, work that is done as late as it may be, and faults as the driver would have them."""
 
 from __future__ import annotations
 
 import ctypes
+import threading
 import time
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
@@ -29,20 +32,25 @@ class Compiler(Protocol):
 
 
 class EmulatedEvent:
-    """A point in the work of a stream: a time."""
+    """A point in the work of a stream, and the time when it was reached."""
 
     def __init__(self) -> None:
         self._time = 0
+        self._stream: EmulatedStream | None = None
+        self._place = 0
 
     def record(self, stream: EmulatedStream) -> None:
         """Be the point that a stream's work has now."""
-        stream.started(self._note)
+        stream.add(self._note, "cuEventRecord")
+        self._stream, self._place = stream, stream.count
 
     def _note(self) -> None:
         self._time = time.monotonic_ns()
 
     def wait(self) -> None:
-        """All work is done when it has been started."""
+        """Wait until the work before it is done."""
+        if self._stream is not None:
+            self._stream.work_off(self._place)
 
     def seconds_since(self, other: EmulatedEvent) -> float:
         """The time between an earlier event and this one."""
@@ -66,7 +74,7 @@ class EmulatedGraph:
     def start(self, stream: EmulatedStream) -> None:
         """Start it on a stream."""
         for work in self._work:
-            stream.started(work)
+            stream.add(work, "cuGraphLaunch")
 
     def close(self) -> None:
         """Free it."""
@@ -74,54 +82,77 @@ class EmulatedGraph:
 
 
 class EmulatedStream:
-    """Work that is done in order: at once, or when what was recorded is started."""
+    """Work that is done in order, and as late as it may be: when somebody waits for it. So whoever forgets to wait gets what was there before.
+
+    Attributes:
+        count: how much work was started.
+    """
 
     def __init__(self, context: EmulatedContext) -> None:
         self._context = context
         self._recorded: list[Callable[[], None]] | None = None
+        self._waiting: deque[Callable[[], None]] = deque()
+        self.count = 0
 
-    def started(self, work: Callable[[], None]) -> None:
-        """Do something now, or keep it where the stream records."""
-        self._context.check("cuLaunch")
-        if self._recorded is None:
-            work()
-        else:
+    def add(self, work: Callable[[], None], call: str) -> None:
+        """Have something done later, or keep it where the stream records."""
+        self._context.check(call)
+        if self._recorded is not None:
             self._recorded.append(work)
+            return
+        with self._context.lock:
+            self._waiting.append(work)
+            self.count += 1
+
+    def work_off(self, until: int) -> None:
+        """Do what was started up to a number."""
+        with self._context.lock:
+            while self._waiting and self.count - len(self._waiting) < until:
+                self._waiting.popleft()()
 
     def wait(self) -> None:
-        """Nothing is left to do."""
+        """Wait until all that was started is done."""
         self._context.check("cuStreamSynchronize")
+        self.work_off(self.count)
 
     def follow(self, other: EmulatedStream) -> None:
-        """What was started is done."""
-        self._context.check("cuStreamWaitEvent")
+        """Let what is started from now on wait for what was started on another stream so far."""
+        until = other.count
+        self.add(lambda: other.work_off(until), "cuStreamWaitEvent")
+
+    def follow_default(self) -> None:
+        """Nobody else works on it."""
 
     def send(self, address: int, data: Bytes) -> None:
-        """Copy to the device."""
-        self._copy(address, data.ctypes.data, data.nbytes, "cuMemcpyHtoDAsync", data)
+        """Copy to the device. What is not pinned may change as soon as this returns."""
+        given = data if self._context.is_pinned(data) else data.copy()
+        self._context.check_range(address, data.nbytes, "cuMemcpyHtoDAsync")
+
+        def copy() -> None:
+            ctypes.memmove(address, given.ctypes.data, given.nbytes)
+
+        self.add(copy, "cuMemcpyHtoDAsync")
 
     def fetch(self, data: Bytes, address: int) -> None:
-        """Copy from the device."""
-        self._copy(data.ctypes.data, address, data.nbytes, "cuMemcpyDtoHAsync", data)
+        """Copy from the device; into memory that is not pinned at once."""
+        self._context.check_range(address, data.nbytes, "cuMemcpyDtoHAsync")
+
+        def copy() -> None:
+            ctypes.memmove(data.ctypes.data, address, data.nbytes)
+
+        self.add(copy, "cuMemcpyDtoHAsync")
+        if not self._context.is_pinned(data):
+            self.work_off(self.count)
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
         """Copy on the device."""
-        self._copy(target, source, nbytes, "cuMemcpyDtoDAsync")
+        for address in (target, source):
+            self._context.check_range(address, nbytes, "cuMemcpyDtoDAsync")
 
-    # many parameters: a copy, its name in errors, and memory that is to live as long.
-    def _copy(
-        self, target: int, source: int, nbytes: int, call: str, held: Bytes | None = None
-    ) -> None:
-        self._context.check(call)
-        of_device = [target] if held is None else []
-        of_device += [source] if call.startswith("cuMemcpyDtoD") else []
-        for address in of_device:
-            self._context.check_range(address, nbytes, call)
-
-        def move(_held: Bytes | None = held) -> None:
+        def copy() -> None:
             ctypes.memmove(target, source, nbytes)
 
-        self.started(move)
+        self.add(copy, "cuMemcpyDtoDAsync")
 
     def zero(self, address: int, nbytes: int) -> None:
         """Fill memory of the device with zeros."""
@@ -130,7 +161,7 @@ class EmulatedStream:
         def clear() -> None:
             ctypes.memset(address, 0, nbytes)
 
-        self.started(clear)
+        self.add(clear, "cuMemsetD8Async")
 
     def record(self, work: Callable[[], None]) -> EmulatedGraph:
         """What a function starts on this stream, which is not started yet."""
@@ -142,7 +173,8 @@ class EmulatedStream:
             self._recorded = None
 
     def close(self) -> None:
-        """Free it."""
+        """Free it; its work is done all the same."""
+        self.work_off(self.count)
 
 
 class EmulatedPinned:
@@ -152,11 +184,14 @@ class EmulatedPinned:
         data: its bytes.
     """
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, context: EmulatedContext, nbytes: int) -> None:
+        self._context = context
         self.data: Bytes = np.zeros(nbytes, np.uint8)
+        context.pinned_rooms[self.data.ctypes.data] = nbytes
 
     def close(self) -> None:
         """Free it."""
+        del self._context.pinned_rooms[self.data.ctypes.data]
 
 
 class EmulatedLaunch:
@@ -167,7 +202,7 @@ class EmulatedLaunch:
 
     def start(self, stream: EmulatedStream) -> None:
         """Start it on a stream."""
-        stream.started(self._launch)
+        stream.add(self._launch, "cuLaunchKernelEx")
 
     def _launch(self) -> None:
         self._run(self._groups, self._addresses)
@@ -201,8 +236,11 @@ class EmulatedContext:
         machine: what it poses as.
         room: bytes of all its memory.
         held: bytes that are in use.
+        lock: who does or starts work holds it.
+        pinned_rooms: pinned memory: where it begins, and its bytes.
     """
 
+    number = 0
     elsewhere = False
     """It has nothing that a forked process has not."""
 
@@ -210,6 +248,9 @@ class EmulatedContext:
         self.machine = machine
         self.room = machine.memory
         self.held = 0
+        self.lock = threading.RLock()
+        self.pinned_rooms: dict[int, int] = {}
+        self._streams: weakref.WeakSet[EmulatedStream] = weakref.WeakSet()
         self._compiler = compiler
         self._memory: dict[int, Bytes] = {}
         self._fault: tuple[int, str, str] | None = None
@@ -228,7 +269,7 @@ class EmulatedContext:
 
     def check_range(self, address: int, nbytes: int, call: str) -> None:
         """Raise where memory is not the device's, all of it."""
-        for start, room in self._memory.items():
+        for start, room in list(self._memory.items()):
             if start <= address and address + nbytes <= start + room.nbytes:
                 return
         name, text = "CUDA_ERROR_INVALID_VALUE", "invalid argument"
@@ -252,8 +293,14 @@ class EmulatedContext:
         self.held += nbytes
         return int(room.ctypes.data)
 
+    def is_pinned(self, data: Bytes) -> bool:
+        """Whether an array lies in pinned memory."""
+        where, rooms = data.ctypes.data, list(self.pinned_rooms.items())
+        return any(start <= where < start + nbytes for start, nbytes in rooms)
+
     def free(self, address: int) -> None:
-        """Give memory back."""
+        """Give memory back, once all work that was started is done."""
+        self.wait()
         self.held -= self._memory.pop(address).nbytes
 
     def memory(self) -> tuple[int, int]:
@@ -263,11 +310,13 @@ class EmulatedContext:
     def pinned(self, nbytes: int) -> EmulatedPinned:
         """New memory of the process."""
         self.check(f"cuMemHostAlloc({nbytes})")
-        return EmulatedPinned(nbytes)
+        return EmulatedPinned(self, nbytes)
 
     def stream(self) -> EmulatedStream:
         """A new stream."""
-        return EmulatedStream(self)
+        made = EmulatedStream(self)
+        self._streams.add(made)
+        return made
 
     def event(self) -> EmulatedEvent:
         """A new event."""
@@ -287,8 +336,10 @@ class EmulatedContext:
         raise InternalError("the emulated device has no tensor maps")
 
     def wait(self) -> None:
-        """Nothing is left to do."""
+        """Wait until all work of the device is done."""
         self.check("cuCtxSynchronize")
+        for stream in list(self._streams):
+            stream.wait()
 
 
 def _compiler() -> Compiler:

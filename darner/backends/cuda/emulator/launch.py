@@ -12,7 +12,7 @@ from typing import Any
 
 from ....graph.errors import InternalError
 from ....graph.forks import native_call
-from ..code import parsed
+from ..code import free_passes, parsed
 from ..stage import Grid, Stage
 from .blocks import APART, OUTSIDE, REPORT_WORDS, SHUFFLE
 
@@ -132,6 +132,7 @@ def _linked(text: str) -> tuple[Any, Any]:
         # What splits coroutines is part of every pipeline, and cannot be had by itself.
         for passes in (registers, builder.getModulePassManager()):
             passes.run(module, builder)
+            free_passes(passes)
         code = machine.emit_object(module)
         engine = llvm.create_lljit_compiler(machine, use_jit_link=os.name == "posix")
         made = llvm.JITLibraryBuilder().add_current_process().add_object_img(code)

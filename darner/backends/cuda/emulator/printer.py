@@ -237,7 +237,7 @@ class EmulatedPrinter(Printer):
         nothing = ir.Constant(p, None)
         own = call(declared, [constant(integer(32), 0), nothing, nothing, nothing])
         size = call(function_of(self.module, "llvm.coro.size.i64", integer(64), []), [])
-        memory = call(function_of(self.module, "malloc", p, [integer(64)]), [size])
+        memory = call(function_of(self.module, "room", p, [integer(64)]), [size])
         begin = function_of(self.module, "llvm.coro.begin", p, [_token(), p])
         return own, call(begin, [own, memory])
 
@@ -252,7 +252,7 @@ class EmulatedPrinter(Printer):
         self.ir.branch(self._ways[0])
         self.ir.position_at_end(self._ways[0])
         memory = call(function_of(self.module, "llvm.coro.free", p, [_token(), p]), [own, handle])
-        call(function_of(self.module, "free", ir.VoidType(), [p]), [memory])
+        call(function_of(self.module, "give_back", ir.VoidType(), [p]), [memory])
         self.ir.branch(self._ways[1])
         self.ir.position_at_end(self._ways[1])
         kinds = [p, integer(1), _token()]

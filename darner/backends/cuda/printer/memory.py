@@ -28,6 +28,15 @@ SCOPE = 'syncscope("device") '
 """Whose threads see an atomic operation as one step: those of the card."""
 
 
+LINE = 16
+"""What every memory begins at a multiple of."""
+
+
+def alignment_of(item: Any) -> int:
+    """What items lie at multiples of."""
+    return min(bytes_of(item), LINE)
+
+
 def item_of(memory: Memory) -> Any:
     """The type of a memory's items."""
     if memory.packed:
@@ -131,7 +140,7 @@ class Memories(Blocks):
             raw = self.ir.load_atomic(address, "monotonic", 4, typ=kind)
             raw.ordering = f"{SCOPE}monotonic"
         else:
-            raw = self.ir.load(address, typ=kind, align=bytes_of(kind))
+            raw = self.ir.load(address, typ=kind, align=alignment_of(kind))
         if memory.dtype is dtypes.bool_ and not memory.packed:
             raw = self.ir.icmp_unsigned("!=", raw, constant(kind, 0))
         return self.held(raw, memory.signed)
@@ -144,7 +153,7 @@ class Memories(Blocks):
         held = self.literal(value, like)
         address, kind = self._place(memory, index)
         raw = self.fitted(held, kind)
-        self.ir.store(raw, address, align=bytes_of(kind))
+        self.ir.store(raw, address, align=alignment_of(kind))
 
     def atomic(self, op: str, memory: Memory, index: Index, value: Operand) -> None:
         """See ``Simt``."""
@@ -179,7 +188,7 @@ class Memories(Blocks):
         kind = ir.ArrayType(item_of(memory), count)
         found = ir.GlobalVariable(self.module, kind, memory.name, addrspace=SHARED)
         found.linkage = "internal"
-        found.align = 16
+        found.align = LINE
         return found
 
     def resize(self, memory: Memory, count: int) -> None:

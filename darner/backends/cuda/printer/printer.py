@@ -11,7 +11,7 @@ from ....graph import dtypes
 from ....graph.errors import UnsupportedError
 from ..stage import Grid, Stage, TensorMap
 from .instructions import Held
-from .memory import Memories
+from .memory import LINE, Memories
 from .types import SHARED, constant, dtype_of, integer, pointer
 
 if TYPE_CHECKING:
@@ -197,6 +197,6 @@ class Printer(Memories):
                 del self.module.globals[name]
         self.function_ir.args = tuple(self.buffer(name) for name in names)
         for argument in self.function_ir.args:
-            argument.attributes.align = 16
+            argument.attributes.align = LINE
         self.function_ir.args = (*self.function_ir.args, *self._map_arguments)
         return str(self.module)

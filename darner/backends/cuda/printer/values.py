@@ -332,7 +332,10 @@ class Values(Instructions):
         """See ``Simt``."""
         like = next(x for x in (chosen, otherwise) if isinstance(x, Held))
         first, second = self._pair(self.literal(chosen, like), self.literal(otherwise, like))
-        return self.held(self.ir.select(self.raw(condition), first, second), like.signed)
+        test = self.raw(condition)
+        count = count_of(test.type)
+        first, second = self._spread(first, count), self._spread(second, count)
+        return self.held(self.ir.select(test, first, second), like.signed)
 
     def call(
         self, function: Any, *values: Any, fastmath: Sequence[str] = (), tail: bool = False
