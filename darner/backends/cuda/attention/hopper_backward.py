@@ -19,7 +19,6 @@ from ....codegen.simt.attention.operands import Place
 from ....codegen.simt.attention.results import are_whole
 from ....codegen.simt.builder import Value, Variable
 from ....codegen.simt.dispatch import Stage, Written
-from ....graph import dtypes
 from ....graph.integers import ceil_div
 from ....lower.plan import Spec
 from ....lower.specs import sizes
@@ -456,7 +455,7 @@ class _Work:
     # ------------------------------------------------------------- results
 
     def _finish(self) -> None:
-        b, scale = self.builder, self.problem.attention.scale
+        _b, scale = self.builder, self.problem.attention.scale
         for four in self.sums[0][0]:
             for value in four:
                 value.set(value * scale)
@@ -472,7 +471,7 @@ class _Work:
 
     def _together(self, names: Sequence[str]) -> None:
         """Add up the sums of a cluster: each block those pairs whose number is its own."""
-        b, kernel, together = self.builder, self.kernel, self.own.together
+        b, kernel, _together = self.builder, self.kernel, self.own.together
         flat = [four[h : h + 2] for sums in self.sums for four in sums[0] for h in (0, 2)]
         # Both halves are through with all tiles: sums may lie over them.
         assembly(b.ir, "bar.sync 1, 256;")
