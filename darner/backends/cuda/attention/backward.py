@@ -21,7 +21,7 @@ from ....lower.specs import sizes
 from ..machine import Machine
 from .forward import block_place, write_results, write_statistics
 from .kernel import Kernel, Launch, Left, Loader
-from .plan import Cut, forward_cut, gradient_cuts, key_pass, query_pass, splits_keys
+from .plan import Cut, forward_cuts, gradient_cuts, key_pass, query_pass, splits_keys
 from .problem import Problem
 from .rows import Fragments, RowKernel
 from .scores import LOG2_E, Scores, Span
@@ -46,9 +46,10 @@ OfScore = Callable[[int, int, int], Statistics]
 
 def write_backward(spec: Spec, machine: Machine, problem: Problem) -> Written:
     """The launches of the gradients that the body's results name."""
-    first, cuts = forward_cut(problem, machine), gradient_cuts(problem, machine)
-    if first is None or cuts is None:
+    cuts = gradient_cuts(problem, machine)
+    if cuts is None:
         return Written(())
+    first = forward_cuts(problem, machine)[0]
     found = {
         GRADIENTS[output.attrs["index"]]: i
         for i, output in enumerate(spec.body.outputs)

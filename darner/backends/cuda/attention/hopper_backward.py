@@ -29,7 +29,7 @@ from ..machine import Machine
 from ..printer.memory import item_of
 from .backward import GRADIENTS, OfScore, Statistics, of_rows, probabilities, slopes
 from .hopper import ROW, SLAB, Barriers, HopperKernel, Ring, rows_map, slabs_of
-from .hopper_forward import ForwardKernel, hopper_cut
+from .hopper_forward import ForwardKernel, hopper_cuts
 from .problem import Problem
 from .rows import Fragments
 from .scores import Scores, Span
@@ -48,7 +48,7 @@ REGISTERS = 24, 240
 
 def can_write_hopper_backward(spec: Spec, machine: Machine, problem: Problem) -> bool:
     """Whether the gradients are computed so."""
-    if hopper_cut(problem, machine) is None or problem.widest > WIDEST:
+    if not hopper_cuts(problem, machine) or problem.widest > WIDEST:
         return False
     if problem.attention.group > MOST_TOGETHER:
         return False
@@ -64,9 +64,9 @@ def write_hopper_backward(spec: Spec, machine: Machine, problem: Problem) -> Wri
         for i, output in enumerate(spec.body.outputs)
         if prod(sizes(output))
     }
-    cut = hopper_cut(problem, machine)
-    if not found or cut is None:
+    if not found:
         return Written(())
+    cut = hopper_cuts(problem, machine)[0]
     known = Known.of(problem, 64 * cut.groups)
     first = ForwardKernel(spec, machine, problem, cut, known).write()
     second = BackwardKernel(spec, machine, known, found).write()

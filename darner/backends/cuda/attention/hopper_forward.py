@@ -42,6 +42,15 @@ class HopperCut:
     columns: int
     registers: tuple[int, int]
 
+    @property
+    def name(self) -> str:
+        """What tells it from others.
+
+        >>> HopperCut(2, 128, (24, 240)).name
+        'wgmma 128x128'
+        """
+        return f"wgmma {64 * self.groups}x{self.columns}"
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -102,18 +111,20 @@ def forward_maps(problem: Problem, cut: HopperCut) -> dict[str, TensorMap] | Non
     return maps if len(maps) == len(found) else None
 
 
-def hopper_cut(problem: Problem, machine: Machine) -> HopperCut | None:
-    """The cut of the result; None where ``mma.sync`` does it."""
+def hopper_cuts(problem: Problem, machine: Machine) -> tuple[HopperCut, ...]:
+    """The cuts of the result, the best first; none where ``mma.sync`` does it."""
     if machine.arch != "sm_90a" or machine.emulated or not problem.plain:
-        return None
+        return ()
     cuts = next(cuts for most, cuts in _CUTS.items() if problem.widest <= most)
     if forward_maps(problem, cuts[0]) is None:
-        return None
-    for cut in cuts:
-        blocks = problem.heads * ceil_div(problem.attention.queries, 64 * cut.groups)
-        if blocks >= LONG * machine.processors:
-            return cut
-    return cuts[-1]
+        return ()
+
+    def blocks(cut: HopperCut) -> int:
+        return problem.heads * ceil_div(problem.attention.queries, 64 * cut.groups)
+
+    pays = [cut for cut in cuts if blocks(cut) >= LONG * machine.processors]
+    first = pays[0] if pays else cuts[-1]
+    return first, *(cut for cut in cuts if cut is not first)
 
 
 class ForwardKernel:

@@ -30,6 +30,15 @@ class Cut:
     kept: bool
 
     @property
+    def name(self) -> str:
+        """What tells it from others.
+
+        >>> Cut(4, 2, 64, True).name
+        'mma 128x64'
+        """
+        return f"mma {self.rows}x{self.columns}"
+
+    @property
     def threads(self) -> int:
         """Of a block."""
         return self.warps * WARP
@@ -134,17 +143,23 @@ def key_pass(problem: Problem, names: tuple[str, ...]) -> Pass:
     return Pass((rows["k"], rows["v"]), (rows["q"], rows["dy"]), sums, statistics=3)
 
 
-def forward_cut(problem: Problem, machine: Machine) -> Cut | None:
-    """The cut of the result; smaller blocks where there are too few for the card."""
-    cuts = _by_width(_FORWARD, problem.widest)
-    found = forward_pass(problem).fitting(cuts, machine)
-    for cut in cuts:
-        if found is None or cut.rows >= found.rows or cut.columns != found.columns:
-            continue
-        blocks = problem.heads * ceil_div(problem.attention.queries, found.rows)
-        if blocks < machine.processors:
-            return cut
-    return found
+def forward_cuts(problem: Problem, machine: Machine) -> tuple[Cut, ...]:
+    """The cuts of the result whose shared memory there is, the best first: one of smaller blocks where there are too few for the card."""
+    work = forward_pass(problem)
+    found = [
+        cut
+        for cut in _by_width(_FORWARD, problem.widest)
+        if work.room(cut).nbytes <= machine.most_shared
+    ]
+    if not found:
+        return ()
+    first = found[0]
+    blocks = problem.heads * ceil_div(problem.attention.queries, first.rows)
+    smaller = [c for c in found if c.rows < first.rows and c.columns == first.columns]
+    if blocks < machine.processors and smaller:
+        found.remove(smaller[0])
+        found.insert(0, smaller[0])
+    return tuple(found)
 
 
 def gradient_cuts(problem: Problem, machine: Machine) -> tuple[Cut, Cut] | None:
@@ -152,7 +167,9 @@ def gradient_cuts(problem: Problem, machine: Machine) -> tuple[Cut, Cut] | None:
     cuts = _by_width(_GRADIENTS, problem.widest)
     queries = query_pass(problem).fitting(cuts, machine)
     keys = key_pass(problem, ("k", "v")).fitting(cuts, machine)
-    return None if queries is None or keys is None else (queries, keys)
+    if queries is None or keys is None or not forward_cuts(problem, machine):
+        return None
+    return queries, keys
 
 
 def splits_keys(problem: Problem) -> bool:

@@ -2,49 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 
 from ....codegen.simt.dispatch import Written
 from ....codegen.simt.machine import Machine as AnyMachine
-from ....codegen.simt.template import Template
+from ....codegen.simt.template import Template, Variants
 from ....lower.plan import Spec
 from ....lower.specs import sizes
-from ..machine import Machine
+from ..machine import TENSOR_CORES, Machine
 from .backward import write_backward
 from .forward import write_forward
 from .hopper_backward import can_write_hopper_backward, write_hopper_backward
-from .hopper_forward import can_write_pairs, hopper_cut, write_hopper_forward
-from .plan import forward_cut, gradient_cuts
+from .hopper_forward import can_write_pairs, hopper_cuts, write_hopper_forward
+from .plan import forward_cuts, gradient_cuts
 from .problem import tensor_attention
 
-FIRST = (8, 0)
-"""The first generation whose tensor cores multiply bf16, and copy to shared memory by themselves."""
+
+def _variants(spec: Spec, machine: AnyMachine) -> Variants:
+    """The ways to compute an attention, the one that is expected to be best first: by ``wgmma`` where there is such, then by ``mma.sync``."""
+    problem = tensor_attention(spec)
+    if problem is None or not isinstance(machine, Machine) or machine.capability < TENSOR_CORES:
+        return {}
+    found: dict[str, Callable[[], Written]] = {}
+    if problem.backward:
+        if can_write_hopper_backward(spec, machine, problem):
+            found["wgmma"] = lambda: write_hopper_backward(spec, machine, problem)
+        if gradient_cuts(problem, machine) is not None:
+            found["mma"] = lambda: write_backward(spec, machine, problem)
+        return found
+    for wide in hopper_cuts(problem, machine) if can_write_pairs(spec) else ():
+        found[wide.name] = lambda wide=wide: write_hopper_forward(spec, machine, problem, wide)  # type: ignore[misc]  # a default of a lambda has no type
+    for cut in forward_cuts(problem, machine):
+        found[cut.name] = lambda cut=cut: write_forward(spec, machine, problem, cut)  # type: ignore[misc]  # likewise
+    return found
 
 
 def _fits(spec: Spec, machine: AnyMachine) -> bool:
-    if not isinstance(machine, Machine) or machine.capability < FIRST:
-        return False
-    problem = tensor_attention(spec)
-    if problem is None or forward_cut(problem, machine) is None:
-        return False
-    return not problem.backward or gradient_cuts(problem, machine) is not None
+    return bool(_variants(spec, machine))
 
 
 def _write(spec: Spec, machine: AnyMachine) -> Written:
-    problem = tensor_attention(spec)
-    if not isinstance(machine, Machine) or problem is None:
-        return Written(())
     if not any(prod(sizes(output)) for output in spec.body.outputs):
         return Written(())
-    if problem.backward and can_write_hopper_backward(spec, machine, problem):
-        return write_hopper_backward(spec, machine, problem)
-    if problem.backward:
-        return write_backward(spec, machine, problem)
-    hopper = hopper_cut(problem, machine) if can_write_pairs(spec) else None
-    if hopper is not None:
-        return write_hopper_forward(spec, machine, problem, hopper)
-    cut = forward_cut(problem, machine)
-    return Written(()) if cut is None else write_forward(spec, machine, problem, cut)
+    best = next(iter(_variants(spec, machine).values()))
+    return best()
 
 
-TENSOR_ATTENTION = Template("attention on tensor cores", _fits, _write)
+TENSOR_ATTENTION = Template("attention on tensor cores", _fits, _write, _variants)
