@@ -44,6 +44,9 @@ MOST_TOGETHER = 8
 WIDEST = 128
 """Elements of a row that registers hold sums of."""
 REGISTERS = 24, 240
+"""Of a thread that brings, and of one that multiplies."""
+L2_SHARE = 0.7
+"""Of the L2 cache, for operands that blocks which run together read again."""
 
 
 def can_write_hopper_backward(spec: Spec, machine: Machine, problem: Problem) -> bool:
@@ -155,7 +158,7 @@ class BackwardKernel:
         each = attention.keys * (rows["k"].width + rows["v"].width)
         each += self.together * attention.queries * (rows["q"].width + rows["dy"].width)
         total = attention.batch * attention.kv_heads
-        most = max(1, machine.l2 // (2 * each))
+        most = max(1, int(L2_SHARE * machine.l2) // (2 * each))
         return max(n for n in range(1, total + 1) if total % n == 0 and n <= most)
 
     def levels(self, kind: Kind) -> int:

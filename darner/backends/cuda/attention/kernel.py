@@ -57,6 +57,9 @@ class Kernel(RowKernel):
         self.launch, self.cut, self.room = launch, cut, launch.room
         self.tiles, self.block = cut.tiles, cut.rows
         b = self.builder
+        if not launch.machine.emulated:
+            # Registers are worth more than a second block.
+            b.blocks_together(1)
         self.cores = cores_of(b, launch.machine, launch.room.nbytes)
         self.first = b.let(b.local // 32 * (16 * cut.tiles), "first_row")
         self.row = b.let(self.first + (self.lane >> 2), "own_row")

@@ -4,18 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import add
 
+from ....codegen.ir.index import Number
 from ....codegen.ir.math import emit
 from ....codegen.simt.attention.operands import Place, share_of
-from ....codegen.simt.builder import Memory, Value, Variable
+from ....codegen.simt.builder import Memory, Simt, Value, Variable
 from ....graph import dtypes
 from ....graph.integers import ceil_div
 from .problem import PIECE, Problem
 from .rows import Fragments, RowKernel
 from .scores import LOG2_E
 
+CHAINS = 4
+"""Sums or maxima of a row that a thread has under way: additions depend on each other."""
 LOWEST = -1e30
 """Where the maximum of plain scores begins: less than any, and times the scale still a number."""
+
+
+def combined(
+    builder: Simt, numbers: Sequence[Value], combine: Callable[[Value, Value], Number]
+) -> Value:
+    """Some numbers as one, in a few chains that do not wait for each other."""
+    chains = [builder.let(number) for number in numbers[:CHAINS]]
+    for number, value in enumerate(numbers[CHAINS:]):
+        chains[number % CHAINS] = builder.let(combine(chains[number % CHAINS], value))
+    while len(chains) > 1:
+        pairs = zip(chains[::2], chains[1::2], strict=False)
+        rest = chains[-1:] if len(chains) % 2 else []
+        chains = [*(builder.let(combine(x, y)) for x, y in pairs), *rest]
+    return chains[0]
 
 
 @dataclass
@@ -76,9 +94,8 @@ class Softmax:
         self.powers(scores, tops)
         for i, own in enumerate(scores):
             for half in range(2):
-                added = own[0][2 * half] + own[0][2 * half + 1]
-                for four in own[1:]:
-                    added = b.let(added + (four[2 * half] + four[2 * half + 1]))
+                numbers = [value for four in own for value in four[2 * half : 2 * half + 2]]
+                added = combined(b, numbers, add)
                 self.total[i][half].set(self.total[i][half] + added)
         return factors
 
@@ -88,10 +105,8 @@ class Softmax:
         found: list[Value] = []
         for own, tops in zip(scores, self.top, strict=True):
             for half in range(2):
-                most: Value = tops[half]
-                for four in own:
-                    most = b.let(b.max(b.max(most, four[2 * half]), four[2 * half + 1]))
-                found.append(most)
+                numbers = [value for four in own for value in four[2 * half : 2 * half + 2]]
+                found.append(combined(b, [tops[half], *numbers], b.max))
         for mask in (1, 2):
             others = self.kernel.shuffled(found, mask)
             found = [b.let(b.max(x, y), "most") for x, y in zip(found, others, strict=True)]
