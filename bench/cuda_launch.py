@@ -125,7 +125,9 @@ class Launch:
             content = tensor_map(address(described["binding"]), described)
             values.append(ctypes.create_string_buffer(content, 128))
         self._values = values
-        self._arguments = (P * max(len(values), 1))(*[ctypes.cast(ctypes.pointer(v), P) for v in values])
+        self._arguments = (P * max(len(values), 1))(
+            *[ctypes.cast(ctypes.pointer(v), P) for v in values]
+        )
         self._attribute = (Attribute * 1)()
         clusters = stage["cluster"] != [1, 1, 1]
         if clusters:

@@ -28,6 +28,7 @@ from .roles import (
     Along,
     ended_ops,
     is_aligned,
+    is_for_products,
     is_of_rows,
     may_end,
     roles,
@@ -35,7 +36,7 @@ from .roles import (
     seen_through,
     takes_one,
 )
-from .strided import Multipliers, is_rounding
+from .strided import Multipliers
 
 LARGEST = 96
 """Nodes in one kernel: beyond that, registers run out and compiling takes longer than it saves."""
@@ -276,19 +277,14 @@ class _Fusion:
             for id in reversed(self.groups[name].nodes[1:]):
                 inside = [i for i in self.sources[id] if self.home.get(i) == name]
                 read_here = any(self.home[reader] == name for reader in self.readers[id])
-                if read_here or self._is_kept(id) or self._is_multiplied(id):
+                if read_here or self._is_kept(id):
+                    continue
+                if is_for_products(self.nodes[id], [self.roles[i] for i in self.readers[id]]):
                     continue
                 if not all(self._is_stored(i, name, id) for i in inside):
                     continue
                 self._give_back(name, id)
                 changed = True
-
-    def _is_multiplied(self, id: int) -> bool:
-        """Whether a value is rounded for products: they cannot make it of its operand, and a kernel for it alone would read that once more."""
-        readers = (self.roles[reader] for reader in self.readers[id])
-        return is_rounding(self.nodes[id]) and any(
-            role in ("contract", "attention") for role in readers
-        )
 
     def _is_stored(self, id: int, name: int, but: int) -> bool:
         """Whether a value of a group is written in any case, whatever becomes of one reader."""

@@ -21,7 +21,15 @@ from ..graph.node import Node
 from ..graph.op import OPS
 from ..graph.types import TupleType
 from ..ops.faults import calls_host
-from .strided import Multipliers, contractions, is_readable, is_tf32, is_view, is_widening
+from .strided import (
+    Multipliers,
+    contractions,
+    is_readable,
+    is_rounding,
+    is_tf32,
+    is_view,
+    is_widening,
+)
 
 MOST_TAPS = 128
 """Elements of a window, in a kernel of pooling: what is done for each is written out."""
@@ -134,6 +142,11 @@ def _only_multiplied(graph: Graph, node: Node, names: Collection[str]) -> bool:
             if any(_source(x).id == node.id for x, slot in pairs if slot not in slots):
                 return False
     return bool(graph.users(node))
+
+
+def is_for_products(node: Node, readers: Collection[Role]) -> bool:
+    """Whether a value is rounded for products among its readers: they cannot make it of its operand, and a kernel for it alone would read that once more."""
+    return is_rounding(node) and not {"contract", "attention"}.isdisjoint(readers)
 
 
 def _only_decoded(graph: Graph, node: Node) -> bool:

@@ -82,22 +82,42 @@ def add_scaled_updates(
 
     With ``accumulate`` the sum of all runs that share an update is looked at, in the run that makes it, and the scale stays until then.
     """
-    scaled = is_scaled(graph)
-    if scaled:
-        inverse = 1.0 / graph.states[SCALE]
-        gradients = [_divided(gradient, inverse) for gradient in gradients]
-    if optimizer is not None:
-        add_updates(graph, optimizer, leaves, gradients, due=True, known_as=known_as)
-    if scaled and not isinstance(optimizer, Summing):
-        sums = graph.states
-        totals = [
-            sums[name] + gradient if (name := f"{leaf.name}{GRADIENT_SUM}") in sums else gradient
-            for leaf, gradient in zip(leaves, gradients, strict=True)
-        ]
-        finite = all_finite(graph, totals)
-        guard(graph, finite)
-        _update_scale(graph, finite)
-    return list(gradients)
+    if not is_scaled(graph):
+        if optimizer is not None:
+            add_updates(graph, optimizer, leaves, gradients, due=True, known_as=known_as)
+        return list(gradients)
+    inverse = 1.0 / graph.states[SCALE]
+    found = [_divided(gradient, inverse) for gradient in gradients]
+    if isinstance(optimizer, Summing):
+        add_updates(graph, optimizer, leaves, found, due=True, known_as=known_as)
+        return found
+    finite = _Finite(graph)
+    if optimizer is None:
+        finite(found)
+    else:
+        add_updates(graph, optimizer, leaves, found, due=True, known_as=known_as, checked=finite)
+    guard(graph, finite.known)
+    _update_scale(graph, finite.known)
+    return found
+
+
+class _Finite:
+    """Looks at the gradients of an update, and lets it go on with zeros where one of them is not finite.
+
+    What is computed of them then waits for the answer, and writes parameters and moments where they lie.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.known = graph.constant(True)
+
+    def __call__(self, gradients: list[Node]) -> list[Node]:
+        self.known = all_finite(self.graph, gradients)
+        checked = []
+        for gradient in gradients:
+            with self.graph.derived_from(gradient):
+                checked.append(self.graph.where(self.known, gradient, gradient.zeros_like()))
+        return checked
 
 
 def _divided(gradient: Node, inverse: Node) -> Node:

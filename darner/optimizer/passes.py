@@ -126,7 +126,7 @@ def optimize(  # many parameters: they are the user's options, by name
     return (result, OptimizeReport([work.report])) if report else result
 
 
-def optimize_training(
+def optimize_training(  # many parameters: they are the user's options, by name
     graph: Graph,
     wrt: Any = None,
     *,

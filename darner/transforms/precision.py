@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ..graph import dtypes
 from ..graph.dtypes import DType
@@ -209,7 +208,7 @@ class _Copy:
             )
         ]
 
-    def _attrs(self, node: Node) -> dict[str, Any] | None:
+    def _attrs(self, node: Node) -> dict[str, object] | None:
         """The attributes of a node with its inner graphs rounded; None where it has none."""
         if not any(isinstance(value, Graph) for value in node.attrs.values()):
             return None

@@ -16,7 +16,6 @@ from darner import ArgumentError, DeviceLostError, DeviceMemoryError, Unsupporte
 from darner.backends.base.cache import ObjectCache
 from darner.backends.base.lowering import lower_for
 from darner.backends.cuda import opening
-from darner.backends.cuda.driver.context import CudaContext
 from darner.backends.cuda.driver.library import Library, NoDriverError
 from darner.backends.cuda.interface import DriverError
 from darner.backends.cuda.opening import opened
@@ -395,9 +394,12 @@ def test_an_unknown_error_has_its_number():
 
 
 def test_a_context_that_is_current_is_given_back_after_an_error(driver):
-    context = CudaContext(Library(driver.functions()), 0)
-    with pytest.raises(ValueError, match="of the user"), context.current():
+    device = opened()
+    with pytest.raises(ValueError, match="of the user"), device.guard:
         raise ValueError("of the user")
+    driver.failing["cuMemAlloc_v2"] = 1
+    with pytest.raises(InternalError):
+        device.region(16)
     assert driver._contexts == []
 
 

@@ -14,7 +14,7 @@ from darner.backends.cuda.instructions import (
 )
 from darner.backends.cuda.instructions.assembly import F32, I32, assembly, word
 from darner.graph.errors import InternalError
-from tests.cuda.assembling import assembled, needs_ptxas
+from tests.cuda.ptxas import assembled, needs_ptxas
 
 
 def kernel(write):
@@ -134,21 +134,21 @@ def write_products(builder, buffer):
 
 @needs_ptxas
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120"])
-def test_instructions_of_ampere_assemble_wherever_they_are(arch, tmp_path):
-    assert assembled(kernel(write_ampere), arch, tmp_path).spills == 0
+def test_instructions_of_ampere_assemble_wherever_they_are(arch):
+    assert assembled(to_ptx(kernel(write_ampere), arch), arch)["spills"] == 0
 
 
 @needs_ptxas
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
-def test_instructions_of_hopper_assemble(arch, tmp_path):
-    assert assembled(kernel(write_hopper), arch, tmp_path).spills == 0
+def test_instructions_of_hopper_assemble(arch):
+    assert assembled(to_ptx(kernel(write_hopper), arch), arch)["spills"] == 0
 
 
 @needs_ptxas
-def test_products_of_warpgroups_assemble_for_their_chip(tmp_path):
-    found = assembled(kernel(write_products), "sm_90a", tmp_path)
-    assert not found.spills
-    assert not found.remarks
+def test_products_of_warpgroups_assemble_for_their_chip():
+    found = assembled(to_ptx(kernel(write_products), "sm_90a"), "sm_90a")
+    assert not found["spills"]
+    assert not found["losses"]
 
 
 def test_registers_are_given_away_and_taken():

@@ -86,6 +86,7 @@ class Queue:
             self.stream = device.context.stream()
         device.closed_with(self, self.stream)
         self.started = 0
+        self._waited = 0
         self._memory: weakref.WeakSet[Allocation] = weakref.WeakSet()
         self._neighbours: list[weakref.ref[Queue]] = []
         self._version = -1
@@ -98,9 +99,8 @@ class Queue:
             self._memory.add(region.buffer)
             self._device.sharing += 1
 
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Start work inside: after what others have started on the same memory."""
+    def follow_neighbours(self) -> None:
+        """Let what is started from now on wait for what others have started on the same memory. Whoever starts work calls this first, and adds to ``started`` after."""
         if self._version != self._device.sharing:
             self._find_neighbours()
         for ref in self._neighbours:
@@ -108,8 +108,16 @@ class Queue:
             if other is not None and self._seen.get(id(other)) != other.started:
                 self._seen[id(other)] = other.started
                 self.stream.follow(other.stream)
-        yield
-        self.started += 1
+
+    def wait(self) -> None:
+        """Wait until all that was started is done."""
+        if self._waited != self.started:
+            started = self.started
+            with self._device.guard:
+                self.stream.wait()
+            self._waited = started
+        else:
+            self._device.check()
 
     def _find_neighbours(self) -> None:
         with self._device.lock:
@@ -125,17 +133,13 @@ class Guard:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._held = threading.local()
 
     def __enter__(self) -> None:
         self._device.check()
-        held = self._held.__dict__.setdefault("contexts", [])
-        current = self._device.context.current()
         try:
-            current.__enter__()
+            self._device.context.enter()
         except DriverError as error:
             raise self._device.translated(error) from error
-        held.append(current)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: object
@@ -144,7 +148,7 @@ class Guard:
             if isinstance(error, DriverError):
                 raise self._device.translated(error) from error
         finally:
-            self._held.contexts.pop().__exit__(None, None, None)
+            self._device.context.leave()
 
 
 class Device:
@@ -241,10 +245,7 @@ class Device:
         """Give memory back; a forked process has none of it, and of a device that is lost it is gone."""
         with self.lock:
             self.bytes_held -= nbytes
-        if self.context.elsewhere or self.lost:
-            return
-        with contextlib.suppress(DriverError), self.context.current():
-            self.context.free(address)
+        self._quietly(lambda: self.context.free(address))
 
     def give_back(self, region: Region) -> None:
         """Free the whole memory that a region is in."""
@@ -257,11 +258,18 @@ class Device:
         return finish
 
     def _close(self, made: Closed) -> None:
-        """Whatever became of the device."""
+        self._quietly(made.close)
+
+    def _quietly(self, free: Callable[[], None]) -> None:
+        """Free something, whatever became of the device: of one that is lost, or another process's, it is gone."""
         if self.context.elsewhere or self.lost:
             return
-        with contextlib.suppress(DriverError), self.context.current():
-            made.close()
+        with contextlib.suppress(DriverError):
+            self.context.enter()
+            try:
+                free()
+            finally:
+                self.context.leave()
 
     def write(self, region: Region, array: Array) -> None:
         """Copy an array to the device; it may change as soon as this returns."""

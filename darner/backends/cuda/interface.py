@@ -6,7 +6,6 @@ Whatever goes wrong raises a ``DriverError``; ``Device.guard`` makes of it what 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from ...io.memory import Bytes
@@ -183,8 +182,12 @@ class Context(Protocol):
         """Say that it is used here; a ``ForkError`` where it was opened in a process that this one was forked from."""
         ...
 
-    def current(self) -> AbstractContextManager[None]:
-        """Be the device of the thread's calls meanwhile."""
+    def enter(self) -> None:
+        """Be the device of the thread's calls from now on."""
+        ...
+
+    def leave(self) -> None:
+        """Be it no longer: what was the device before is it again."""
         ...
 
     def allocate(self, nbytes: int) -> int:

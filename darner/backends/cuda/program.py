@@ -41,8 +41,7 @@ class PinnedStaging:
 
     def read(self) -> Bytes:
         """What the device has written, once it is done."""
-        with self._device.guard:
-            self._queue.stream.wait()
+        self._queue.wait()
         return self.memory.data
 
     def close(self) -> None:
@@ -152,6 +151,7 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
             if region.nbytes:
                 with self.device.guard:
                     self.queue.stream.follow(self.device.transfers.stream)
+                    self.queue.started += 1
                     self.queue.stream.copy(address_of(room), address_of(region), region.nbytes)
             region = room
         self._wait()
@@ -178,7 +178,9 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
     # ------------------------------------------------------------- running
 
     def _send_inputs(self, inputs: Mapping[int, Value]) -> None:
-        with self.device.guard, self.queue.turn():
+        with self.device.guard:
+            self.queue.follow_neighbours()
+            self.queue.started += 1
             self._inputs.send(inputs, self._regions)
 
     # many parameters: as in the base.
@@ -191,7 +193,10 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
         back: Readback[PinnedStaging],
     ) -> None:
         part = Part(first, end, updates, back is self._verdict)
-        with self.device.guard, self.queue.turn():
+        with self.device.guard:
+            self.queue.follow_neighbours()
+            # Before the work: some of it may have been started when an error comes.
+            self.queue.started += 1
             if times is not None:
                 self._run_timed(part, times)
             elif not self._replay(part):
@@ -269,8 +274,7 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
             times[part.first + place, 0] = ends[place], ends[place + 1]
 
     def _wait(self) -> None:
-        with self.device.guard:
-            self.queue.stream.wait()
+        self.queue.wait()
 
     def _forget_graphs(self) -> None:
         for close in self._recorded:

@@ -427,6 +427,10 @@ class Simt(ScalarBuilder, Operators, Protocol):
         """The 16 bits of a number of f16, zeros above them."""
         ...
 
+    def of_half_bits(self, bits: Operand) -> Value:
+        """The number of f16 that has these bits, of which the low 16 count."""
+        ...
+
     def halves(self, word: Operand) -> Value:
         """The two numbers of f16 in a word, as a vector of f32."""
         ...

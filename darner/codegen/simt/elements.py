@@ -116,7 +116,7 @@ class ThreadRegisters(Registers):
         b, bits = self.builder, 8 * dtype.itemsize
         word, offset = b.index(word), b.index(offset)
         low = (word >> ((offset & (32 // bits - 1)) * bits)) & ((1 << bits) - 1)
-        return b.let(b.halves(low).x if dtype is dtypes.f16 else b.of_bits(low, dtype))
+        return b.let(b.of_half_bits(low) if dtype is dtypes.f16 else b.of_bits(low, dtype))
 
     def packed(self, value: Operand, dtype: DType) -> Value:
         """The bits of an element that shares a word, zeros above them."""

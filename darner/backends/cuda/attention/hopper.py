@@ -13,7 +13,7 @@ from llvmlite import ir
 from ....codegen.ir.index import Number
 from ....codegen.simt.attention.operands import Place
 from ....codegen.simt.attention.results import RowBlock, write_unit
-from ....codegen.simt.builder import Value
+from ....codegen.simt.builder import Value, Variable
 from ....codegen.simt.dispatch import Binding, operand_number
 from ....graph.integers import ceil_div
 from ....graph.node import Node
@@ -274,7 +274,7 @@ class HopperKernel(RowKernel):
     def fragments(self, raw: Sequence[Raw], name: str) -> Fragments:
         """Sums as variables."""
         b = self.builder
-        held = [b.variable(b.held(value), name) for value in raw]
+        held: list[Variable] = [b.variable(b.held(value), name) for value in raw]
         return [[held[i : i + 4] for i in range(0, len(held), 4)]]
 
     def words(self, sums: Fragments) -> list[list[Raw]]:

@@ -266,12 +266,10 @@ class _Work:
         barrier = kernel.expect(layout.held_in, 0, 2 * layout.tile)
         for which, name in enumerate(self.kind.held):
             for half in range(2):
-                at = layout.held(which) + half * layout.slabs[which] * SLAB
-                to = b.let(kernel.base + at)
-                row = b.let(self.first + 64 * half)
-                kernel.bring_rows(
-                    name, own.maps[name], to, TILE, (row, self.heads[0], own.batch), barrier
-                )
+                place = layout.held(which) + half * layout.slabs[which] * SLAB
+                to = b.let(kernel.base + place)
+                first = (b.let(self.first + 64 * half), self.heads[0], own.batch)
+                kernel.bring_rows(name, own.maps[name], to, TILE, first, barrier)
         extra = 0 if self.kind.by_query else 2 * TILE * 4
         ring = Ring(b, layout.stages)
         with b.for_(0, self.tiles, name="tile") as tile:
@@ -279,9 +277,9 @@ class _Work:
             kernel.wait(layout.empty, stage, b.let(ring.phase ^ 1))
             barrier = kernel.expect(layout.full, stage, layout.tile + extra)
             for which, name in enumerate(self.kind.passing):
-                to = self._passing(stage, which)
                 at = (row, self.heads[1], own.batch)
-                kernel.bring_rows(name, own.maps[name], to, TILE, at, barrier)
+                address = self._passing(stage, which)
+                kernel.bring_rows(name, own.maps[name], address, TILE, at, barrier)
             if extra:
                 self._bring_statistics(stage, row, barrier)
             ring.advance()
@@ -380,8 +378,10 @@ class _Work:
         for j in range(TILE // 8):
             for x in range(2):
                 at = self.kernel.column * 4 + (32 * j + 4 * x)
-                numbers = [self._shared(b.let(base + (at + w * (TILE * 4)))) for w in range(2)]
-                found.append(Statistics(*numbers, numbers[0]))
+                exponent, mean = (
+                    self._shared(b.let(base + (at + w * (TILE * 4)))) for w in range(2)
+                )
+                found.append(Statistics(exponent, mean, exponent))
         return lambda i, j, e: found[2 * j + e % 2]
 
     def _shared(self, address: Value) -> Value:
@@ -514,7 +514,7 @@ class _Work:
         total: list[Value] = []
         for rank in range(self.own.together):
             given = [b.raw(address), ir.Constant(I32, rank)]
-            found = [b.held(x) for x in assembly(b.ir, text, [F32, F32], given)]
+            found: list[Value] = [b.held(x) for x in assembly(b.ir, text, [F32, F32], given)]
             total = [b.let(x + y) for x, y in zip(total, found, strict=True)] if total else found
         return total
 

@@ -205,8 +205,8 @@ class ForwardKernel:
                 barrier = kernel.expect(self.queries, 0, nbytes)
                 for group in range(self.cut.groups):
                     to = b.let(kernel.base + group * layout.own)
-                    at = (b.let(place.first + 64 * group), place.head, place.batch)
-                    kernel.bring_rows("q", self.maps["q"], to, 64, at, barrier)
+                    own = (b.let(place.first + 64 * group), place.head, place.batch)
+                    kernel.bring_rows("q", self.maps["q"], to, 64, own, barrier)
                 head = b.let(place.head // self.problem.attention.group, "kv_head")
                 ring = Ring(b, STAGES)
                 with b.for_(0, self.tiles, name="tile") as tile:
@@ -218,8 +218,14 @@ class ForwardKernel:
                         kernel.wait(empty, stage, phase)
                         barrier = kernel.expect(full, stage, layout.tile(name))
                         at = (row, head, place.batch)
-                        to = self._at(stage, name)
-                        kernel.bring_rows(name, self.maps[name], to, self.cut.columns, at, barrier)
+                        kernel.bring_rows(
+                            name,
+                            self.maps[name],
+                            self._at(stage, name),
+                            self.cut.columns,
+                            at,
+                            barrier,
+                        )
                     ring.advance()
             threads.sync_warp(b.ir)
 

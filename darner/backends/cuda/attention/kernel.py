@@ -12,6 +12,7 @@ from ....graph.integers import ceil_div
 from ....lower.plan import Spec
 from ..instructions.warp import cores_of
 from ..machine import Machine
+from ..printer import Printer
 from .plan import Cut, Room
 from .problem import PIECE, Problem, Rows
 from .rows import Fragments, RowKernel
@@ -57,7 +58,7 @@ class Kernel(RowKernel):
         self.launch, self.cut, self.room = launch, cut, launch.room
         self.tiles, self.block = cut.tiles, cut.rows
         b = self.builder
-        if not launch.machine.emulated:
+        if isinstance(b, Printer):
             # Registers are worth more than a second block.
             b.blocks_together(1)
         self.cores = cores_of(b, launch.machine, launch.room.nbytes)

@@ -186,7 +186,7 @@ def write_known(
             exponent: Value = top
             if problem.plain:
                 log = emit("log", b, [b.let(b.choose(seen, total, 1.0))], [dtypes.f32], dtypes.f32)
-                shift = -(top * running.scale) - log * LOG2_E
+                shift = -(top * running.scale) - b.let(log) * LOG2_E
                 exponent = b.choose(seen, shift, kernel.hidden)
             with b.if_((kernel.lane & 3) == 0):
                 memory[head + row] = exponent

@@ -46,8 +46,8 @@ class Room:
         return rows * self.pitch
 
 
-class FragmentWriter:
-    """Takes the sums of a warp to a sink.
+class SumWriter:
+    """Takes sums of a warp from its shared memory to a sink.
 
     Args:
         builder: where the code goes.
@@ -61,29 +61,7 @@ class FragmentWriter:
         self.cores, self.product, self.room = cores, product, room
         self.lane = b.let(b.local & (WARP - 1), "lane")
 
-    def write(self, sink: Sink, corner: Corner, rows: Sequence[Sequence[Fragment]]) -> None:
-        """Write sums: for each 16 rows the fragments of 8 columns each, as many as a row of the room has columns for."""
-        self.cores.sync_warp()
-        self._keep(rows)
-        self.cores.sync_warp()
-        self._take(sink, corner, ROWS * len(rows))
-
-    def _keep(self, rows: Sequence[Sequence[Fragment]]) -> None:
-        """Write the fragments to shared memory."""
-        b, lane, room = self.builder, self.lane, self.room
-        row, pair = b.let(lane >> 2), b.let(lane & 3)
-        base = b.let(room.address + row * room.pitch + ((pair & 1) << 3))
-        key = b.let((row & 3) << 1)
-        for j in range(len(rows[0])):
-            piece = b.let(((pair >> 1) + 2 * j) ^ key)
-            column = b.let(base + (piece << 4))
-            for i, fragments in enumerate(rows):
-                for h in range(2):
-                    # The swizzle does not change with rows that are a multiple of 4 apart.
-                    at = b.let(column + (ROWS * i + 8 * h) * room.pitch)
-                    self.cores.store_pair(at, fragments[j][2 * h], fragments[j][2 * h + 1])
-
-    def _take(self, sink: Sink, corner: Corner, count: int) -> None:
+    def take(self, sink: Sink, corner: Corner, count: int) -> None:
         """Read rows back, and write them: four columns a lane, or where these are not written together one."""
         b, lane, columns = self.builder, self.lane, self.room.columns
         unit = sink.unit
@@ -113,3 +91,29 @@ class FragmentWriter:
         if unit == 1:
             return [self.cores.load_one(b.let(at + ((column & 3) << 2)))]
         return self.cores.load_four(at)
+
+
+class FragmentWriter(SumWriter):
+    """Takes fragments to a sink."""
+
+    def write(self, sink: Sink, corner: Corner, rows: Sequence[Sequence[Fragment]]) -> None:
+        """Write sums: for each 16 rows the fragments of 8 columns each, as many as a row of the room has columns for."""
+        self.cores.sync_warp()
+        self._keep(rows)
+        self.cores.sync_warp()
+        self.take(sink, corner, ROWS * len(rows))
+
+    def _keep(self, rows: Sequence[Sequence[Fragment]]) -> None:
+        """Write the fragments to shared memory."""
+        b, lane, room = self.builder, self.lane, self.room
+        row, pair = b.let(lane >> 2), b.let(lane & 3)
+        base = b.let(room.address + row * room.pitch + ((pair & 1) << 3))
+        key = b.let((row & 3) << 1)
+        for j in range(len(rows[0])):
+            piece = b.let(((pair >> 1) + 2 * j) ^ key)
+            column = b.let(base + (piece << 4))
+            for i, fragments in enumerate(rows):
+                for h in range(2):
+                    # The swizzle does not change with rows that are a multiple of 4 apart.
+                    at = b.let(column + (ROWS * i + 8 * h) * room.pitch)
+                    self.cores.store_pair(at, fragments[j][2 * h], fragments[j][2 * h + 1])

@@ -6,8 +6,10 @@ reads eight rows without a bank twice. The fragments of the next 32 bytes of K a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 from ....codegen.ir.index import Number
 from ....codegen.simt.builder import Memory, Simt, Value, Variable
@@ -117,9 +119,12 @@ class PieceLoader:
         cores: copies.
         source: the operand.
         block: which part of it.
+        shift: of operands along K, so many low bits of a row's number do not count in its swizzle: rows that 8 lanes read together differ in what is above.
     """
 
-    def __init__(self, dispatch: Dispatch, cores: Cores, source: Source, block: Block) -> None:
+    def __init__(
+        self, dispatch: Dispatch, cores: Cores, source: Source, block: Block, shift: int = 0
+    ) -> None:
         b = self.builder = dispatch.builder
         self.cores, self.source, self.block = cores, source, block
         layout = source.layout
@@ -147,11 +152,23 @@ class PieceLoader:
             inside = b.let(b.min(piece, last))
             self.bases.append(self._kept(places.add(origin, offset(self.elements, inside, free))))
             self.width = self._bytes_of(piece, source.extent)
-        # The swizzle does not change with lines that are a multiple of 8 apart.
-        self.to = b.let(
-            self.line * (self.across * PIECE) + ((self.piece ^ (self.line & 7)) << 4) + block.at,
-            "to",
-        )
+        shift = shift if self.along_k else 0
+        count = self.lines // self.apart
+        pitch = self.across * PIECE
+        if self.apart % (8 << shift) == 0:
+            # The swizzle is the same for all of them.
+            first = self._place(self.line, shift)
+            self.tos = [first + i * self.apart * pitch for i in range(count)]
+        else:
+            lines = [b.let(self.line + i * self.apart) for i in range(count)]
+            self.tos = [self._place(line, shift) for line in lines]
+
+    def _place(self, line: Value, shift: int) -> Value:
+        """Where this thread's piece of a line goes in a stage."""
+        b = self.builder
+        key = b.let((line >> shift) & 7)
+        at = line * (self.across * PIECE) + ((self.piece ^ key) << 4)
+        return b.let(at + self.block.at, "to")
 
     def _kept(self, number: Number) -> Number:
         return number if isinstance(number, int) else self.builder.let(number)
@@ -172,23 +189,21 @@ class PieceLoader:
         places = self.elements.places
         steps = layout.in_pieces("summed")
         terms = ROW // layout.dtype.itemsize
-        pitch = self.across * PIECE
-        to = b.let(stage + self.to)
         if self.along_k:
             piece = b.let(block * self.across + self.piece)
             nbytes = self._bytes_of(piece, source.terms)
             inside = b.let(b.min(piece, ceil_div(source.terms, layout.piece) - 1))
             moved = self._kept(offset(self.elements, inside, steps))
-            for i, base in enumerate(self.bases):
+            for base, to in zip(self.bases, self.tos, strict=True):
                 item = places.value(places.add(base, moved))
-                self.cores.copy_async(to + i * self.apart * pitch, source.memory, item, nbytes)
+                self.cores.copy_async(b.let(stage + to), source.memory, item, nbytes)
             return
-        for i in range(self.lines // self.apart):
+        for i, to in enumerate(self.tos):
             term = b.let(block * terms + (self.line + i * self.apart))
             inside = b.let(b.min(term, source.terms - 1))
             item = places.value(places.add(self.bases[0], offset(self.elements, inside, steps)))
             nbytes = b.let(b.choose(term < source.terms, self.width, 0))
-            self.cores.copy_async(to + i * self.apart * pitch, source.memory, item, nbytes)
+            self.cores.copy_async(b.let(stage + to), source.memory, item, nbytes)
 
 
 class FragmentReader:
@@ -357,5 +372,56 @@ def _write_loop(
         for variable, word in zip(held, fragments, strict=True):
             variable.set(word)
     # The tiles are read: what comes next has their memory.
+    cores.wait(0)
+    b.barrier()
+
+
+class RingTile(Protocol):
+    """A tile whose stages form a ring."""
+
+    @property
+    def stages(self) -> int:
+        """How many there are."""
+        ...
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes of each."""
+        ...
+
+
+@contextmanager
+def write_ring(
+    b: Simt,
+    cores: Cores,
+    tile: RingTile,
+    loaders: Sequence[PieceLoader],
+    blocks: tuple[Value, Value],
+) -> Iterator[Value]:
+    """Write a loop over blocks of terms: what is written inside has the address of a stage that is there; after the loop, all of shared memory is free."""
+
+    def copy(block: Value, stage: Value) -> None:
+        for loader in loaders:
+            loader.copy(block, stage)
+        cores.commit()
+
+    def following(stage: Value) -> Value:
+        end = cores.base + (tile.stages - 1) * tile.stage_bytes
+        return b.let(b.choose(stage == end, cores.base, stage + tile.stage_bytes))
+
+    first, last = blocks
+    for i in range(tile.stages - 1):
+        copy(b.let(first + i), b.let(cores.base + i * tile.stage_bytes))
+    current = b.variable(cores.base, "current")
+    filled = b.variable(b.let(cores.base + (tile.stages - 1) * tile.stage_bytes), "filled")
+    with b.for_(first, last, name="block") as block:
+        cores.wait(tile.stages - 2)
+        b.barrier()
+        # Everybody has read the stage before.
+        to, stage = b.let(filled), b.let(current, "stage")
+        copy(b.let(block + (tile.stages - 1)), to)
+        filled.set(following(to))
+        yield stage
+        current.set(following(stage))
     cores.wait(0)
     b.barrier()

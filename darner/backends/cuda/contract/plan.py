@@ -10,6 +10,7 @@ from dataclasses import replace
 from ....codegen.simt.contract.product import Product, part_bytes
 from ....graph.integers import ceil_div
 from ..machine import Capability, Machine
+from .fma import FmaCut, FmaTile
 from .mma import MmaCut, MmaTile
 from .operands import Layout
 from .wgmma import WgmmaCut, WgmmaTile
@@ -44,6 +45,19 @@ MMA_TILES = (
     MmaTile(64, 64, 32, 32, 4, full=0.36),
 )
 """The tiles of ``mma.sync``."""
+
+FMA_TILES = (
+    FmaTile(128, 128, 3, blocks=2, full=0.80),
+    FmaTile(128, 128, 3, ahead=2, full=0.74),
+    FmaTile(128, 64, 4, full=0.66),
+    FmaTile(64, 128, 4, full=0.66),
+    FmaTile(64, 64, 4, blocks=3, full=0.64),
+)
+"""The tiles of f32 without tensor cores."""
+LEAST_PLAIN = 32
+"""The fewest rows, columns and terms of these."""
+FMA = 128.0
+"""Products of f32 that a multiprocessor adds in a cycle."""
 
 LAUNCH = 2.2
 """A launch that does next to nothing, in a graph."""
@@ -121,6 +135,15 @@ def _wgmma_cuts(
     return found
 
 
+def ranked_plain(product: Product, machine: Machine) -> list[FmaCut]:
+    """The ways to cut a product of f32: what is expected to take the least time first."""
+    tiles = [tile for tile in FMA_TILES if tile.shared_bytes <= machine.most_shared]
+    if machine.emulated:
+        tiles = tiles[-1:]
+    found = [FmaCut(tile, parts) for tile in tiles for parts in _parts(product, 4)]
+    return sorted(found, key=lambda cut: _expected(product, cut, FMA, 4, machine))
+
+
 def _parts(product: Product, itemsize: int) -> list[int]:
     """The numbers of parts that sums may be cut into: no part is empty."""
     blocks = ceil_div(product.k, 128 // itemsize)
@@ -134,21 +157,27 @@ def _parts(product: Product, itemsize: int) -> list[int]:
 
 
 def expected(product: Product, layouts: tuple[Layout, Layout], cut: Cut, machine: Machine) -> float:
-    """The microseconds that a product takes.
+    """The microseconds that a product takes on tensor cores.
 
-    Within a fifth of what was measured on an H200 by prototypes, for 128 x 576 x 576 up to 2048 x 3072 x 576.
+    Within a fifth of what was measured on an H200 by prototypes, for 128 x 576 x 576 up to 8192 x 8192 x 8192.
     """
-    tile = cut.tile
     itemsize = layouts[0].dtype.itemsize
+    return _expected(product, cut, multiplied(machine.capability, itemsize), itemsize, machine)
+
+
+def _expected(
+    product: Product, cut: Cut | FmaCut, rate: float, itemsize: int, machine: Machine
+) -> float:
+    """The microseconds that a product takes where a multiprocessor adds so many products in a cycle."""
+    tile = cut.tile
     blocks = ceil_div(ceil_div(product.k, 128 // itemsize), cut.parts)
     cluster = tile.cluster if isinstance(tile, WgmmaTile) else 1
     tiles = cut.raster(product).tiles * cluster
     together = tile.blocks
-    rate = multiplied(machine.capability, itemsize) * tile.full * CLOCK
     each = ceil_div(tiles, machine.processors * together)
-    # Blocks of a multiprocessor share its tensor cores; one alone has them to itself.
+    # Blocks of a multiprocessor share what multiplies; one alone has it to itself.
     sharing = min(together, ceil_div(tiles, machine.processors))
-    work = tile.bm * tile.bn * (128 // itemsize) / rate
+    work = tile.bm * tile.bn * (128 // itemsize) / (rate * tile.full * CLOCK)
     time = each * (TILE + blocks * max(work * sharing, LATENCY))
     read = product.count * (product.m + product.n) * product.k * itemsize / BYTES
     found = LAUNCH + max(time, read)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 from ....codegen.elements.elements import can_emit
 from ....codegen.simt.contract.epilogue import Parts, Results, sum_of_parts
@@ -14,40 +15,59 @@ from ....codegen.simt.dispatch import Binding, Dispatch, Stage, Written, operand
 from ....codegen.simt.machine import GRANULE
 from ....codegen.simt.machine import Machine as AnyMachine
 from ....codegen.simt.template import Template, Variants
+from ....graph import dtypes
 from ....graph.errors import InternalError
 from ....graph.integers import ceil_div
 from ....lower.plan import Spec
 from ....lower.strided import is_tf32, is_view
-from ..instructions.warp import cores_of
+from ..instructions.warp import Cores, cores_of
 from ..machine import TENSOR_CORES, Machine
+from ..printer import Printer
+from .fma import FmaCut, write_fma
 from .mma import MmaCut, Source, write_mma
 from .operands import Layout, layout_of, packed_elements, packed_layout
 from .pack import pack_stage
-from .plan import FEW, SHORT, Cut, ranked
+from .plan import FEW, LEAST_PLAIN, SHORT, Cut, ranked, ranked_plain
 from .store import result_map
 from .wgmma import MappedSource, WgmmaCut, WgmmaKernel
 
 
 def tensor_product(spec: Spec, machine: Machine) -> Product | None:
     """The product of a spec, if a machine's tensor cores multiply its operands: both of bf16, both of f16, or both rounded to tf32."""
+    product = _product(spec, machine, tf32=True)
+    kind = None if product is None else product.operands[0].leaf.dtype.name
+    if product is None or kind not in ("bf16", "f16", "f32"):
+        return None
+    if kind == "f32":
+        # Nothing else rounds to tf32: all sizes are taken.
+        return product if _is_rounded(product) else None
+    # Of few rows, the common template reads a matrix as fast.
+    small = min(product.m, product.n) <= FEW or product.k < SHORT
+    return None if small else product
+
+
+def plain_product(spec: Spec, machine: Machine) -> Product | None:
+    """The product of a spec, if its operands are f32 and it is large enough to be worth tiles that copies bring."""
+    product = _product(spec, machine, tf32=False)
+    if product is None or product.operands[0].leaf.dtype is not dtypes.f32:
+        return None
+    return product if min(product.m, product.n, product.k) >= LEAST_PLAIN else None
+
+
+def _product(spec: Spec, machine: Machine, *, tf32: bool) -> Product | None:
+    """The product of a spec whose sums are f32, and whose operands are floats of one type that lie in memory; with columns beside each other in the result."""
     if machine.capability < TENSOR_CORES or spec.kind != "contract" or not can_emit(spec.body):
         return None
-    product = product_of(spec, tf32=True)
+    product = product_of(spec, tf32=tf32)
     if product is None or product.node.dtype.name not in ("f32", "bf16", "f16"):
+        return None
+    leaves = [operand.leaf for operand in product.operands]
+    alike = leaves[0].dtype is leaves[1].dtype
+    if not alike or any(leaf.op.facts.decodes for leaf in leaves):
         return None
     if not product.count * product.m * product.n * product.k:
         return None
-    leaves = [operand.leaf for operand in product.operands]
-    kinds = {leaf.dtype.name for leaf in leaves}
-    if len(kinds) > 1 or any(leaf.op.facts.decodes for leaf in leaves):
-        return None
-    if not (kinds <= {"bf16", "f16"} or (kinds == {"f32"} and _is_rounded(product))):
-        return None
-    if kinds != {"f32"} and (min(product.m, product.n) <= FEW or product.k < SHORT):
-        # Nothing else rounds to tf32; of 16-bit floats the common template reads a matrix as fast.
-        return None
     rows, columns = product.rows, product.columns
-    # Results are written best along columns.
     along_rows = rows and rows[-1].apart == 1 and not (columns and columns[-1].apart == 1)
     return product.turned() if along_rows else product
 
@@ -75,18 +95,22 @@ class Given:
         return self.start >= 0
 
 
-def givens_of(product: Product, begin: int) -> tuple[list[Given], int]:
-    """Both operands, packed ones from byte ``begin`` of scratch memory on; and the bytes of scratch memory."""
+def givens_of(
+    product: Product, begin: int, *, transposed: bool | None = None
+) -> tuple[list[Given], int]:
+    """Both operands, packed ones from byte ``begin`` of scratch memory on; and the bytes of scratch memory.
+
+    ``transposed`` says whether operands may be contiguous along rows or columns: for tensor cores those of 16 bits may.
+    """
     found = []
     for side in range(2):
         dtype = product.operands[side].leaf.dtype
-        # Tensor cores transpose elements of 16 bits only.
-        transposed = dtype.itemsize == 2
-        layout = layout_of(product, side, transposed=transposed)
+        free = dtype.itemsize == 2 if transposed is None else transposed
+        layout = layout_of(product, side, transposed=free)
         if layout is not None:
             found.append(Given(layout))
             continue
-        layout = packed_layout(product, side, dtype, transposed=transposed)
+        layout = packed_layout(product, side, dtype, transposed=free)
         start = ceil_div(begin, GRANULE) * GRANULE
         found.append(Given(layout, start))
         begin = start + packed_elements(layout) * layout.dtype.itemsize
@@ -121,10 +145,37 @@ def _written(
 
 def write_by_mma(spec: Spec, machine: Machine, product: Product, cut: MmaCut) -> Written:
     """The launches of a product by ``mma.sync``."""
+
+    def write(dispatch: Dispatch, cores: Cores, sources: Sequence[Source], sink: SinkOf) -> None:
+        write_mma(dispatch, cores, product, cut, sources, sink)
+
+    return _write_ring(spec, machine, product, cut, write)
+
+
+def write_by_fma(spec: Spec, machine: Machine, product: Product, cut: FmaCut) -> Written:
+    """The launches of a product of f32 without tensor cores."""
+
+    def write(dispatch: Dispatch, cores: Cores, sources: Sequence[Source], sink: SinkOf) -> None:
+        write_fma(dispatch, cores, product, cut, sources, sink)
+
+    return _write_ring(spec, machine, product, cut, write)
+
+
+def _write_ring(
+    spec: Spec,
+    machine: Machine,
+    product: Product,
+    cut: MmaCut | FmaCut,
+    write: Callable[[Dispatch, Cores, Sequence[Source], SinkOf], None],
+) -> Written:
+    """The launches of a product whose tiles ``cp.async`` brings."""
     tile, parts = cut.tile, cut.parts
-    givens, scratch = givens_of(product, parts * part_bytes(product) if parts > 1 else 0)
+    begin = parts * part_bytes(product) if parts > 1 else 0
+    transposed = True if isinstance(cut, FmaCut) else None
+    givens, scratch = givens_of(product, begin, transposed=transposed)
     stages = _packs(spec, machine, product, givens)
     dispatch = Dispatch(spec, machine, threads=tile.threads, whole=product.in_fours)
+    cast(Printer, dispatch.builder).blocks_together(tile.blocks)
     cores = cores_of(dispatch.builder, machine, tile.shared_bytes)
     sink = _sink(dispatch, product, parts)
     sources = []
@@ -137,7 +188,7 @@ def write_by_mma(spec: Spec, machine: Machine, product: Product, cut: MmaCut) ->
             leaf = product.operands[side].leaf
             memory = dispatch.as_vectors(dispatch.operand(leaf), layout.piece)
         sources.append(Source(layout, memory, product.n if side else product.m, product.k))
-    write_mma(dispatch, cores, product, cut, sources, sink)
+    write(dispatch, cores, sources, sink)
     stages.append(dispatch.finish(cut.raster(product).tiles))
     return _written(spec, machine, product, parts, stages, scratch)
 
@@ -195,3 +246,28 @@ def _write_cut(spec: Spec, machine: Machine, product: Product, cut: Cut) -> Writ
 
 
 TENSOR_CONTRACT = Template("tensor contract", _fits, _write, _variants)
+
+
+# --------------------------------------------------------------------------- f32 as it is
+
+
+def _fits_plain(spec: Spec, machine: AnyMachine) -> bool:
+    return isinstance(machine, Machine) and plain_product(spec, machine) is not None
+
+
+def _write_plain(spec: Spec, machine: AnyMachine) -> Written:
+    return next(iter(_plain_variants(spec, machine).values()))()
+
+
+def _plain_variants(spec: Spec, machine: AnyMachine) -> Variants:
+    """The ways to write a product of f32, by their names: what is expected to be best first."""
+    product = plain_product(spec, machine) if isinstance(machine, Machine) else None
+    if product is None or not isinstance(machine, Machine):
+        raise InternalError("a kernel that is no product of f32 came to their template")
+    return {
+        cut.name: partial(write_by_fma, spec, machine, product, cut)
+        for cut in ranked_plain(product, machine)[:MOST_VARIANTS]
+    }
+
+
+PLAIN_CONTRACT = Template("f32 contract", _fits_plain, _write_plain, _plain_variants)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from ctypes import byref, c_size_t, c_uint, c_uint64, c_void_p
 
 import numpy as np
@@ -105,15 +103,14 @@ class CudaContext:
         """Say that it is used here; a ``ForkError`` where it was opened in a process that this one was forked from."""
         ORIGIN.begin()
 
-    @contextmanager
-    def current(self) -> Iterator[None]:
-        """Be the device of the thread's calls meanwhile."""
+    def enter(self) -> None:
+        """Be the device of the thread's calls from now on."""
         self._library.call("cuCtxPushCurrent_v2", self._context)
-        try:
-            yield
-        finally:
-            popped = c_void_p()
-            self._library.function("cuCtxPopCurrent_v2")(byref(popped))
+
+    def leave(self) -> None:
+        """Be it no longer: what was the device before is it again."""
+        popped = c_void_p()
+        self._library.function("cuCtxPopCurrent_v2")(byref(popped))
 
     # ------------------------------------------------------------- memory
 
@@ -170,8 +167,12 @@ class CudaContext:
         """Take code off the device; of a device that is lost it is gone already."""
         if self.elsewhere:
             return
-        with contextlib.suppress(DriverError), self.current():
-            self._library.call("cuModuleUnload", module)
+        with contextlib.suppress(DriverError):
+            self.enter()
+            try:
+                self._library.call("cuModuleUnload", module)
+            finally:
+                self.leave()
 
     def tensor_map(self, about: TensorMap, address: int) -> bytes:
         """A tensor map as a kernel takes it."""

@@ -7,8 +7,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -275,11 +274,12 @@ class EmulatedContext:
         name, text = "CUDA_ERROR_INVALID_VALUE", "invalid argument"
         raise DriverError(f"{call}({address:#x}, {nbytes} bytes)", 1, name, text)
 
-    @contextmanager
-    def current(self) -> Iterator[None]:
-        """Be the device of the thread's calls meanwhile."""
+    def enter(self) -> None:
+        """Be the device of the thread's calls from now on."""
         self.check("cuCtxPushCurrent")
-        yield
+
+    def leave(self) -> None:
+        """Be it no longer."""
 
     def allocate(self, nbytes: int) -> int:
         """The address of new memory, which holds what nobody should read."""

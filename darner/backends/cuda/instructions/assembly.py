@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from llvmlite import ir
 
 from ....graph.errors import InternalError
 
-Builder = ir.IRBuilder
-Value = ir.Value
-Type = ir.Type
+Builder: TypeAlias = ir.IRBuilder
+Value: TypeAlias = ir.Value
+Type: TypeAlias = ir.Type
 
 I16, I32, I64 = (ir.IntType(bits) for bits in (16, 32, 64))
 F32, F64 = ir.FloatType(), ir.DoubleType()
@@ -41,7 +42,7 @@ def word(value: Value | int) -> Value:
     return ir.Constant(I32, value) if isinstance(value, int) else value
 
 
-def assembly(
+def assembly(  # many parameters: how a statement is constrained, each by its name
     builder: Builder,
     text: str,
     results: Sequence[Type] = (),

@@ -89,7 +89,7 @@ class EmulatedCores:
         """See ``Cores``."""
         b, lane = self.builder, self._lane
         memory = self._exchange(addresses)
-        found = []
+        found: list[Value] = []
         for number in range(len(addresses)):
             for matrix in range(4):
                 first = b.let(self._first + 8 * matrix)
@@ -113,6 +113,10 @@ class EmulatedCores:
         for i, value in enumerate((first, second)):
             self.memory[address >> 4, ((address >> 2) & 3) + i] = b.bits(value)
 
+    def store_four(self, address: Value, values: Sequence[Value]) -> None:
+        """See ``Cores``."""
+        self.memory[address >> 4] = self.builder.bits(self.builder.vector(values))
+
     def load_one(self, address: Value) -> Value:
         """See ``Cores``."""
         b = self.builder
@@ -121,7 +125,7 @@ class EmulatedCores:
     def load_four(self, address: Value) -> list[Value]:
         """See ``Cores``."""
         found: Value = self.builder.of_bits(self.memory[address >> 4], dtypes.f32)
-        return found.parts
+        return list(found.parts)
 
     def sync_warp(self) -> None:
         """See ``Cores``."""

@@ -55,6 +55,10 @@ class Cores(Protocol):
         """Write two f32 to shared memory, at a multiple of 8."""
         ...
 
+    def store_four(self, address: Value, values: Sequence[Value]) -> None:
+        """Write four f32 to shared memory, at a multiple of 16."""
+        ...
+
     def load_one(self, address: Value) -> Value:
         """An f32 of shared memory."""
         ...
@@ -130,6 +134,11 @@ class NativeCores:
         """See ``Cores``."""
         p = self.printer
         store_shared(p.ir, p.raw(address), [p.raw(first), p.raw(second)])
+
+    def store_four(self, address: Value, values: Sequence[Value]) -> None:
+        """See ``Cores``."""
+        p = self.printer
+        store_shared(p.ir, p.raw(address), [p.raw(value) for value in values])
 
     def load_one(self, address: Value) -> Value:
         """See ``Cores``."""

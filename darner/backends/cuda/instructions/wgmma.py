@@ -75,7 +75,8 @@ class Shape:
         """Sums of each thread."""
         return self.columns // 2
 
-    def instruction(self, registers: bool = False) -> str:
+    @property
+    def instruction(self) -> str:
         """The name of the instruction."""
         name = f"m64n{self.columns}k{TERMS[self.dtype]}.f32.{self.dtype}.{self.dtype}"
         return f"wgmma.mma_async.sync.aligned.{name}"
@@ -88,7 +89,7 @@ class Shape:
         return f"1, 1, {right}" if registers else f"1, 1, {int(not self.left_along_k)}, {right}"
 
 
-def wgmma(
+def wgmma(  # many parameters: what belongs to one statement of PTX, by name
     builder: Builder,
     shape: Shape,
     sums: Sequence[Value],
@@ -129,7 +130,7 @@ def wgmma(
         source = listed(at, 4) if registers else f"${at}"
         flags = shape.flags(registers)
         after = at + len(parts)
-        text.append(f"{shape.instruction()} {totals}, {source}, ${after}, {scale}, {flags};")
+        text.append(f"{shape.instruction} {totals}, {source}, ${after}, {scale}, {flags};")
         given += [*parts, right]
         at = after + 1
     if commit:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from ....codegen.simt.builder import Memory, Operand
+from ....codegen.simt.builder import Memory, Operand, Value
 from ....codegen.simt.dispatch import Binding
 from ....graph import dtypes
 from ....graph.errors import UnsupportedError
@@ -38,9 +38,9 @@ class Printer(Memories):
     """
 
     narrow = True
-    group: Held
-    local: Held
-    thread: Held
+    group: Value
+    local: Value
+    thread: Value
 
     def __init__(self, machine: Machine, threads: int, function: Any = None) -> None:
         self.machine = machine

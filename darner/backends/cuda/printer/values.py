@@ -289,6 +289,11 @@ class Values(Instructions):
         return self.bits(self.held(self.fitted(value, floating(16))))
 
     @expression
+    def of_half_bits(self, bits: Operand) -> Held:
+        """See ``Simt``."""
+        return self.of_bits(bits, dtypes.f16)
+
+    @expression
     def halves(self, word: Operand) -> Held:
         """See ``Simt``."""
         both = self.ir.bitcast(self.raw(word), floating(16, 2))
