@@ -147,8 +147,9 @@ class Device:
             alive = [warp for warp in warps if not warp.done.all()]
             if not alive:
                 break
-            for warp in alive:
-                for _ in range(10_000):
+            # In any order, and some for longer than others.
+            for warp in (alive[i] for i in self.random.permutation(len(alive))):
+                for _ in range(int(10 ** self.random.uniform(1, 4))):
                     if not warp.step():
                         break
                     moved = True
