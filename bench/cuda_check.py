@@ -20,11 +20,13 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from queue import Empty, Queue
+from threading import Thread
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,7 +37,11 @@ if TYPE_CHECKING:
 PARTS = ("driver", "sessions", "conformance", "memcheck", "times")
 CHUNK = 24
 """Ops of one process."""
-RESULT = "result: "
+MARK = "check: "
+"""What the lines of a child begin with that its parent reads."""
+PATIENCE = 120.0
+"""Seconds for one check: a kernel that waits for itself never ends."""
+Checks = Iterator[tuple[str, Callable[[], object]]]
 
 
 class Report:
@@ -58,19 +64,6 @@ class Report:
         last = told.strip().splitlines()[-1] if told.strip() else "no message"
         self.line(f"FAILED {name}: {last[:400]}")
         print(f"{'=' * 20} {name}\n{told}\n", file=self._details, flush=True)
-
-    def check(self, name: str, body: Callable[[], object]) -> None:
-        """Do something; a failure is told and the next thing tried."""
-        started = time.perf_counter()
-        try:
-            said = body()
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt):
-                raise
-            self.failure(name, traceback.format_exc())
-            return
-        took = time.perf_counter() - started
-        self.line(f"ok {name} ({took:.1f} s)" + (f": {said}" if said else ""))
 
 
 # ----------------------------------------------------------------------------- the driver
@@ -97,7 +90,7 @@ def idle(name: str, **options: object) -> "Stage":
     return replace(opened(name).machine.builder(32).finish(1, []), **options)
 
 
-def checks_of_driver(name: str) -> Iterator[tuple[str, Callable[[], object]]]:
+def checks_of_driver(name: str) -> Checks:
     """Calls by themselves, the simplest first."""
     from darner.backends.cuda.device import address_of
     from darner.backends.cuda.opening import opened
@@ -174,7 +167,7 @@ def checks_of_driver(name: str) -> Iterator[tuple[str, Callable[[], object]]]:
 # ----------------------------------------------------------------------------- sessions
 
 
-def checks_of_sessions(name: str) -> Iterator[tuple[str, Callable[[], object]]]:
+def checks_of_sessions(name: str) -> Checks:
     """The promises of ``tests/cuda/promises.py``."""
     from tests.cuda import promises
     from tests.session.failing import CASES
@@ -235,45 +228,14 @@ def programs(types: tuple[str, ...]) -> dict[str, object]:
     return {program.id: program for program in PROGRAMS if program.values[1] in types}
 
 
-def try_ops(device: str, names: list[str], careful: bool) -> None:
-    """Try ops in this process; a line for each."""
-    from darner.backends.cuda.opening import opened
+def checks_of_ops(device: str, names: Sequence[str]) -> Checks:
+    """The conformance of some ops."""
     from tests.conformance.devices import check_on
 
     known = programs(("f32", "f64", "f16", "bf16"))
-    opened(device).careful = careful
     for name in names:
         op, dtype = known[name].values  # type: ignore[attr-defined]
-        told, started = "", time.perf_counter()
-        try:
-            check_on(device, op, dtype, tangents_of=1)
-        except BaseException:
-            told = traceback.format_exc()
-        lost = bool(opened(device).lost)
-        took = time.perf_counter() - started
-        print(RESULT + json.dumps([name, told, took, lost]), flush=True)
-        if lost:
-            return
-
-
-def tried(device: str, names: list[str], careful: bool = False) -> Iterator[tuple[str, str, float]]:
-    """What became of ops: name, traceback and seconds; a process that ends is followed by another with the rest."""
-    while names:
-        command = [sys.executable, "-W", "ignore", "-m", "bench.cuda_check", "--device", device]
-        command += ["--careful"] * careful + ["--ops", *names]
-        run = subprocess.run(command, capture_output=True, text=True, check=False)
-        found = [
-            json.loads(line.removeprefix(RESULT))
-            for line in run.stdout.splitlines()
-            if line.startswith(RESULT)
-        ]
-        for name, told, took, _ in found:
-            yield name, told, took
-        rest = names[len(found) :]
-        if rest and not (found and found[-1][3]):
-            yield rest[0], f"its process ended with {run.returncode}\n{run.stderr[-4000:]}", 0.0
-            rest = rest[1:]
-        names = rest
+        yield name, partial(check_on, device, op, dtype, tangents_of=1)
 
 
 def check_conformance(report: Report, device: str, types: tuple[str, ...], until: float) -> None:
@@ -281,26 +243,135 @@ def check_conformance(report: Report, device: str, types: tuple[str, ...], until
     names = list(programs(types))
     chunks = [names[i : i + CHUNK] for i in range(0, len(names), CHUNK)]
     workers = max(1, min(8, (os.cpu_count() or 1) // 2))
-    passed, failed, left = 0, [], 0
+    failed: list[Result] = []
+    passed = left = 0
 
-    def results(chunk: list[str]) -> list[tuple[str, str, float]] | None:
-        return None if time.time() > until else list(tried(device, chunk))
+    def results(chunk: list[str]) -> list[Result] | None:
+        return None if time.time() > until else list(tried("conformance", device, chunk))
 
     with ThreadPoolExecutor(workers) as pool:
         for chunk, found in zip(chunks, pool.map(results, chunks), strict=True):
-            if found is None:
-                left += len(chunk)
-                continue
-            passed += sum(not told for _, told, _ in found)
-            failed += [(name, told) for name, told, _ in found if told]
+            left += len(chunk) if found is None else 0
+            passed += sum(not one.told for one in found or ())
+            failed += [one for one in found or () if one.told]
     report.line(
         f"conformance: {passed} of {len(names)} pass, {len(failed)} fail, {left} not reached"
     )
-    for name, told in failed:
-        again = next(tried(device, [name], careful=True))[1] if time.time() < until else ""
-        report.failure(
-            f"conformance {name}", f"{told}\nwith each launch waited for:\n{again or 'it passes'}"
+    for one in failed:
+        again = (
+            [*tried("conformance", device, [one.name], careful=True)] if time.time() < until else []
         )
+        report.failure(f"conformance {one.name}", f"{one.told}{again_told(again)}")
+
+
+# ----------------------------------------------------------------------------- processes
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a check: what it said, or the traceback that it ended with."""
+
+    name: str
+    said: str = ""
+    told: str = ""
+    seconds: float = 0.0
+
+
+def again_told(results: Sequence[Result]) -> str:
+    """What was told when a check was tried once more."""
+    told = "\n".join(one.told or "it passes" for one in results)
+    return f"\nwith each launch waited for:\n{told}" if told else ""
+
+
+def run_checks(part: str, device: str, names: Sequence[str], first: int, careful: bool) -> None:
+    """Try checks in this process, a line before and after each, until one has lost the device."""
+    if careful or part != "driver":
+        from darner.backends.cuda.opening import opened
+
+        opened(device).careful = careful
+    checks = checks_of_ops(device, names) if part == "conformance" else CHECKS[part](device)
+    for number, (name, body) in enumerate(checks):
+        if number < first or (names and name not in names):
+            continue
+        print(MARK + json.dumps(["begin", number, name]), flush=True)
+        said, told, started = "", "", time.perf_counter()
+        try:
+            said = str(body() or "")
+        except BaseException:
+            told = traceback.format_exc()
+        took = time.perf_counter() - started
+        print(MARK + json.dumps(["end", number, name, said, told, took]), flush=True)
+        if "DeviceLostError" in told:
+            return
+    print(MARK + json.dumps(["done"]), flush=True)
+
+
+def tried(
+    part: str, device: str, names: Sequence[str] = (), careful: bool = False
+) -> Iterator[Result]:
+    """What became of checks: where their process ends, or says nothing for too long, another goes on with the next."""
+    first, done = 0, False
+    while not done:
+        command = [sys.executable, "-W", "ignore", "-m", "bench.cuda_check", "--child", part]
+        command += ["--device", device, "--first", str(first)]
+        command += ["--careful"] * careful + ["--names", *names] * bool(names)
+        with tempfile.TemporaryFile("w+") as errors:
+            child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+            begun: tuple[int, str] | None = None
+            for kind, *about in lines_of(child):
+                if kind == "begin":
+                    begun = about[0], about[1]
+                    first = about[0] + 1
+                elif kind == "end":
+                    begun = None
+                    yield Result(*about[1:])
+                done = kind == "done"
+            code = child.wait()
+            errors.seek(0)
+            last = errors.read()[-4000:]
+        if begun is not None:
+            why = "said nothing for too long" if code == -9 else f"ended with {code}"
+            yield Result(begun[1], told=f"its process {why}\n{last}")
+        elif not done and code:
+            yield Result(f"{part} from check {first} on", told=f"ended with {code}\n{last}")
+            return
+
+
+def lines_of(child: subprocess.Popen[str]) -> Iterator[list]:
+    """What a child says, until it ends; one that hangs is ended."""
+    said: Queue[str | None] = Queue()
+
+    def listen() -> None:
+        for line in child.stdout or ():
+            said.put(line)
+        said.put(None)
+
+    Thread(target=listen, daemon=True).start()
+    while True:
+        try:
+            line = said.get(timeout=PATIENCE)
+        except Empty:
+            child.kill()
+            continue
+        if line is None:
+            return
+        if line.startswith(MARK):
+            yield json.loads(line.removeprefix(MARK))
+
+
+def check_part(report: Report, part: str, device: str, until: float) -> None:
+    """A part whose checks are one after another."""
+    for one in tried(part, device):
+        if one.told:
+            again = [*tried(part, device, [one.name], careful=True)] if part == "sessions" else []
+            report.failure(one.name, one.told + again_told(again))
+        else:
+            report.line(
+                f"ok {one.name} ({one.seconds:.1f} s)" + (f": {one.said}" if one.said else "")
+            )
+        if time.time() > until:
+            report.line("the rest was not reached")
+            return
 
 
 def check_memory(report: Report, device: str) -> None:
@@ -331,7 +402,7 @@ def seconds_of(body: Callable[[], object], repeats: int = 20) -> float:
     return sorted(times)[len(times) // 2]
 
 
-def checks_of_times(name: str) -> Iterator[tuple[str, Callable[[], object]]]:
+def checks_of_times(name: str) -> Checks:
     """How long calls take; nothing is judged."""
     from darner.backends.cuda.opening import opened
     from darner.backends.cuda.rates import rates_of
@@ -413,36 +484,38 @@ def main() -> int:
     parser.add_argument("--report", type=Path, default=Path(os.environ.get("OUT", "build/cuda")))
     parser.add_argument("--minutes", type=float, default=8.0)
     parser.add_argument("--types", default="f32,f64,f16,bf16", help="element types of conformance")
-    parser.add_argument("--ops", nargs="*", help=argparse.SUPPRESS)
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--names", nargs="*", default=[], help=argparse.SUPPRESS)
+    parser.add_argument("--first", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--careful", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.ops:
-        try_ops(options.device, options.ops, options.careful)
+    if options.child:
+        run_checks(options.child, options.device, options.names, options.first, options.careful)
         return 0
-    wanted = options.parts or PARTS
     report = Report(options.report)
     until = time.time() + 60 * options.minutes
     report.line(f"darner on {options.device}, Python {platform.python_version()}, {time.ctime()}")
-    simple = {
-        "driver": checks_of_driver,
-        "sessions": checks_of_sessions,
-        "times": checks_of_times,
-    }
-    for part in wanted:
+    for part in options.parts or PARTS:
         report.line(f"--- {part}")
-        if part in simple:
-            for name, body in simple[part](options.device):
-                if time.time() > until:
-                    report.line(f"not reached: {name}")
-                    continue
-                report.check(name, body)
-        elif part == "conformance":
-            types = tuple(options.types.split(","))
-            check_conformance(report, options.device, types, until)
-        else:
-            check_memory(report, options.device)
+        try:
+            if part in CHECKS:
+                check_part(report, part, options.device, until)
+            elif part == "conformance":
+                types = tuple(options.types.split(","))
+                check_conformance(report, options.device, types, until)
+            else:
+                check_memory(report, options.device)
+        except Exception:  # above all a package of the tests that is not there
+            report.failure(part, traceback.format_exc())
     report.line(f"{report.failed} failed" if report.failed else "all is well")
     return 1 if report.failed else 0
+
+
+CHECKS: dict[str, Callable[[str], Checks]] = {
+    "driver": checks_of_driver,
+    "sessions": checks_of_sessions,
+    "times": checks_of_times,
+}
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import ctypes
 import weakref
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -93,6 +93,14 @@ class _Memory:
         self.owner: Borrowed | None = None
 
 
+class Exporter(Protocol):
+    """What gives memory away by DLPack."""
+
+    def __dlpack__(self, **options: object) -> object:
+        """A capsule."""
+        ...
+
+
 class Borrowed:
     """Memory of another library, wherever it is. It is given back with its last reference.
 
@@ -105,7 +113,7 @@ class Borrowed:
         read_only: whether it must not be written.
     """
 
-    def __init__(self, value: Any, **options: int) -> None:
+    def __init__(self, value: Exporter, **options: int) -> None:
         capsule = _capsule_of(value, options)
         name = _name_of(capsule)
         if name not in _CAPSULES:
@@ -127,7 +135,7 @@ class Borrowed:
         _rename(capsule, used)
 
 
-def _capsule_of(value: Any, options: dict[str, int]) -> Any:
+def _capsule_of(value: Exporter, options: dict[str, int]) -> object:
     try:
         return value.__dlpack__(max_version=(1, 0), **options)
     except TypeError:  # from before versions
@@ -236,7 +244,7 @@ class Lent:
 
     address: int
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+    dtype: np.dtype[np.generic]
     device: tuple[int, int]
     owner: object
 
@@ -254,7 +262,7 @@ def lend(memory: Lent, *, versioned: bool) -> object:
     return _new_capsule(address, next(n for n in _CAPSULES if n == name), _destructor)
 
 
-def _code_of(kind: np.dtype[Any]) -> tuple[int, int]:
+def _code_of(kind: np.dtype[np.generic]) -> tuple[int, int]:
     name = "bfloat16" if kind == dtypes.bf16.numpy else kind.name
     word = name.rstrip("0123456789")
     return _KINDS.index(word), 8 * kind.itemsize

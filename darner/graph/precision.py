@@ -11,6 +11,9 @@ Precision = Literal["f32", "tf32", "bf16", "f16"]
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
+TF32 = (8, 10)
+"""Bits of exponent and mantissa of tf32, which NVIDIA's tensor cores multiply f32 in."""
+
 SPELLINGS = {
     "bfloat16": "bf16",
     "float16": "f16",
@@ -31,7 +34,7 @@ def check_precision(value: object) -> Precision:
     'bf16'
     >>> check_precision("half")
     Traceback (most recent call last):
-    darner.graph.errors.ArgumentError: precision is one of 'f32', 'tf32', 'bf16', 'f16', got 'half'; did you mean 'f16'? ...
+    darner.graph.errors.ArgumentError: precision is one of 'f32', 'tf32', 'bf16', 'f16', got 'half'; did you mean 'f16'?
     """
     for word in PRECISIONS:
         if value == word:

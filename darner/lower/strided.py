@@ -9,7 +9,7 @@ from math import prod
 
 from ..graph.node import Node
 from ..graph.op import OPS
-from ..ops.reduced_precision import TF32
+from ..graph.precision import TF32
 
 
 @dataclass(frozen=True)

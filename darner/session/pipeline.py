@@ -19,7 +19,7 @@ from ..graph.node import Node
 from ..graph.parts import Parts
 from ..graph.precision import Precision
 from ..lower.plan import Plan
-from ..ops.random import STEP
+from ..ops.random.bits import STEP
 from ..optim.base import Optimizer
 from ..optim.loss_scale import (
     add_scaled_updates,

@@ -14,7 +14,7 @@ from ..graph.data import Array
 from ..graph.dims import as_dim
 from ..graph.errors import ArgumentError, RunError, ShapeError, listed
 from ..graph.graph import Graph
-from ..graph.habits import input_name
+from ..graph.habits.hints import input_name
 from ..graph.types import TensorType
 from ..optim.base import ACCUMULATED, Optimizer
 from ..optim.step import Summing
@@ -100,7 +100,7 @@ class Runner:
         staged[...] = array
         self._versions[name] = self._versions.get(name, 0) + 1
 
-    def _value(self, name: str, data: Any) -> Value:
+    def _value(self, name: str, data: object) -> Value:
         """What an input is given, as its type wants it: an array, or one that lies on the session's device."""
         type_, what = self.input_types[name], f"input '{name}'"
         if isinstance(data, np.ndarray):

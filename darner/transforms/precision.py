@@ -15,9 +15,8 @@ from ..graph.dtypes import DType
 from ..graph.errors import Calling
 from ..graph.graph import Graph, check_graph
 from ..graph.node import Node
-from ..graph.precision import Precision, check_precision
+from ..graph.precision import TF32, Precision, check_precision
 from ..graph.types import TensorType, TupleType
-from ..ops.reduced_precision import TF32
 from .expand import expansion
 from .loops.motion import move_products
 from .loops.rewrite import has_loops

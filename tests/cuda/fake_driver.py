@@ -263,6 +263,12 @@ class FakeDriver:
     def cuFuncGetAttribute(self, out, which, function):
         out._obj.value = 0
 
+    def cuOccupancyMaxActiveBlocksPerMultiprocessor(self, out, function, threads, shared):
+        out._obj.value = 2 if shared < 100 << 10 else 1
+
+    def cuOccupancyMaxActiveClusters(self, out, function, config):
+        out._obj.value = 30
+
     def cuLaunchKernelEx(self, config, function, arguments, extra):
         config = config._obj
         source = self._objects[value(function)].removeprefix("cubin ")

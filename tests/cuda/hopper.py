@@ -210,7 +210,6 @@ def nothing(*_, **__):
 
 def install(monkeypatch):
     """Let products by ``wgmma`` be written for the emulated device."""
-    current = lambda: LockstepKernel.current  # noqa: E731: read when it is called
     monkeypatch.setattr(template, "NativeCores", EmulatedCores)
     monkeypatch.setattr(threads, "warp_uniform", lambda ir, value: value)
     for name in ("trap", "set_max_registers", "sync_warp", "cluster_sync"):
@@ -218,8 +217,10 @@ def install(monkeypatch):
     for name in ("barrier_init", "fence_barrier_init", "fence_async", "barrier_expect"):
         monkeypatch.setattr(barriers, name, nothing)
     monkeypatch.setattr(barriers, "barrier_arrive", nothing)
-    monkeypatch.setattr(barriers, "barrier_wait", lambda *_: current().wait())
-    monkeypatch.setattr(barriers, "named_barrier", lambda *_: current().builder.barrier())
+    monkeypatch.setattr(barriers, "barrier_wait", lambda *_: LockstepKernel.current.wait())
+    monkeypatch.setattr(
+        barriers, "named_barrier", lambda *_: LockstepKernel.current.builder.barrier()
+    )
     for name in ("tensor_prefetch", "bulk_wait", "bulk_commit"):
         monkeypatch.setattr(copies, name, nothing)
     monkeypatch.setattr(copies, "tensor_load", tensor_load)

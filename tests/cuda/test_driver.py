@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,6 +17,7 @@ from darner import ArgumentError, DeviceLostError, DeviceMemoryError, Unsupporte
 from darner.backends.base.cache import ObjectCache
 from darner.backends.base.lowering import lower_for
 from darner.backends.cuda import opening
+from darner.backends.cuda.driver import library
 from darner.backends.cuda.driver.library import Library, NoDriverError
 from darner.backends.cuda.interface import DriverError
 from darner.backends.cuda.opening import opened
@@ -162,6 +164,24 @@ def test_a_plain_launch_has_no_attributes(driver):
     assert told == [((3, 1, 1), (64, 1, 1), 0, {})]
 
 
+@pytest.mark.parametrize(
+    ("groups", "shared", "cluster", "most"),
+    [(265, 0, (1, 1, 1), 264), (133, 200 << 10, (1, 1, 1), 132), (132, 0, (4, 1, 1), 120)],
+)
+def test_blocks_that_wait_for_each_other_and_are_too_many_are_refused(
+    driver, groups, shared, cluster, most
+):
+    stage = Stage(
+        *("; some", "kernel", 256, (groups, 1, 1), (Binding("operand"),)),
+        shared=shared,
+        cluster=cluster,
+        cooperative=True,
+    )
+    with pytest.raises(InternalError, match=rf"has {groups} blocks .* holds {most} at a time"):
+        launched(driver, stage)
+    launched(driver, replace(stage, groups=(most, 1, 1)))
+
+
 def test_a_tensor_map_is_encoded_as_it_is_described(driver):
     about = TensorMap(Binding("operand"), 512, "bf16", (64, 100), (1536,), (64, 128), swizzle=128)
     device = opened()
@@ -186,6 +206,18 @@ def test_an_error_names_the_call_its_arguments_and_cudas_words(driver):
     text = str(caught.value)
     assert "'Fake H200'" in text
     assert "cuStreamCreate(..., 1) failed: CUDA_ERROR_INVALID_VALUE (1): invalid argument" in text
+
+
+@pytest.mark.parametrize(("code", "kind"), [(2, DeviceMemoryError), (46, darner.RunError)])
+def test_a_device_that_cannot_be_opened_says_why_and_can_be_tried_again(driver, code, kind):
+    driver.failing["cuDevicePrimaryCtxRetain"] = code
+    told = (
+        rf"the GPU 'Fake H200' cannot be opened: cuDevicePrimaryCtxRetain\(.*\({code}\).*nvidia-smi"
+    )
+    with pytest.raises(kind, match=told):
+        models.training(device="cuda", cache=None)
+    driver.failing.clear()
+    models.learned(models.training(device="cuda", cache=None), 1)
 
 
 def test_an_error_of_a_launch_names_the_op_the_line_the_grid_and_every_address(driver):
@@ -276,6 +308,21 @@ def test_after_a_fault_of_a_kernel_every_use_says_that_the_device_is_lost(driver
     session.close()
 
 
+def test_a_forked_process_is_told_and_touches_nothing_of_its_parents(driver, monkeypatch):
+    session = models.training(device="cuda", cache=None)
+    models.learned(session, 2)
+    monkeypatch.setattr(library.ORIGIN, "_generation", -1)  # as a child finds it
+    driver.calls.clear()
+    with pytest.raises(
+        darner.ForkError, match=r"NVIDIA's driver works with threads of the process"
+    ):
+        session.step()
+    session.close()
+    del session
+    gc.collect()
+    assert driver.calls == []
+
+
 def test_a_function_that_the_driver_has_not_asks_for_a_newer_one(driver):
     device = opened()
     whole = device.context._library._functions
@@ -323,6 +370,26 @@ def test_what_is_too_old_is_listed_and_refused(driver, monkeypatch, major, versi
         opened()
 
 
+def test_gpu_means_this_driver_where_it_works_and_the_session_says_so(driver):
+    with models.training(device="gpu", cache=None) as session:
+        assert session.device == "cuda"
+        assert "on cuda" in repr(session)
+        models.learned(session, 1)
+        assert session.plan().target == "cuda"
+    assert not any(one.name == "gpu" for one in darner.devices())
+    assert darner.SessionConfig(device="gpu:0").device == "gpu:0"
+    assert darner.SessionConfig(device="gpu", tune=True).device == "gpu"  # what is not tuned here
+
+
+def test_gpu_means_any_gpu_where_this_driver_is_missing_or_too_old(driver, no_driver):
+    assert darner.SessionConfig(device="gpu").device == "gpu"
+
+
+def test_gpu_does_not_mean_a_card_that_is_too_old(driver):
+    driver.version = 11080
+    assert darner.SessionConfig(device="gpu").device == "gpu"
+
+
 def test_two_devices_cannot_have_the_same_parameters(driver):
     driver.devices = 2
     plan = lower_for("cuda", models.graph())
@@ -350,7 +417,6 @@ def test_without_a_driver_there_is_no_device_and_the_error_says_what_would_help(
 
 
 def test_a_driver_that_finds_no_card_says_so(monkeypatch, no_devices):
-    from darner.backends.cuda.driver import library
     from tests.cuda.fake_driver import FakeDriver
 
     fake = FakeDriver(devices=0)
@@ -410,3 +476,31 @@ def test_memory_comes_back_as_it_was_sent(driver):
     device.write(region, np.arange(25, dtype=np.int32))
     assert device.read(region).view(np.int32).tolist() == list(range(25))
     assert device.machine.memory == driver.room
+
+
+def test_rates_are_measured_by_work_that_is_counted(driver):
+    from darner.backends.cuda.rates import rates_of
+
+    device = opened()
+    found = rates_of(device)
+    # The driver's clock goes on by one microsecond with each call that is timed.
+    assert found.bandwidth == pytest.approx(2 * (driver.room // 64) / 1e-6, rel=1e-3)
+    assert found.flops == pytest.approx(2 * 16 * 1024 * 256 * 8 * 132 / 1e-6, rel=1e-3)
+    assert device.bytes_held == 0
+
+
+def test_what_measures_products_computes_them():
+    from darner.backends.cuda.rates import products
+
+    device = opened("cuda:emulated")
+    stage = products(device.machine, 2)
+    region = device.region(4 * 512, "a test")
+    given = np.linspace(0.0, 0.5, 512, dtype=np.float32)
+    device.write(region, given)
+    kernel, _ = device.kernels([stage])[stage.digest]
+    with device.guard:
+        launch = kernel.launch(stage, [(region.buffer.address, region.nbytes)], [])
+        launch.start(device.transfers.stream)
+    limit = 16 * given.astype(np.float64) / (1 - given.astype(np.float64))
+    np.testing.assert_allclose(device.read(region).view(np.float32), limit, rtol=1e-4)
+    device.give_back(region)

@@ -394,7 +394,17 @@ def test_kernels_by_wgmma_have_no_spills_and_do_not_run_one_after_another(tile):
 
 
 @needs_ptxas
-@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120"])
+@pytest.mark.parametrize(
+    "arch",
+    [
+        "sm_80",
+        "sm_120",
+        *(
+            pytest.param(arch, marks=pytest.mark.slow)
+            for arch in ("sm_86", "sm_89", "sm_90a", "sm_100a")
+        ),
+    ],
+)
 def test_kernels_by_mma_assemble_without_spills(arch):
     machine = Machine.without_card(arch)
     for tile in plan.MMA_TILES:

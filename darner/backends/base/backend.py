@@ -147,6 +147,10 @@ class Backend(Protocol):
         """Begin with what the first program needs whatever its plan is, beside the caller who makes the plan."""
         return
 
+    def ready(self) -> bool:
+        """Whether this machine has one of its devices that sessions can use."""
+        return bool(self.devices())
+
     def remedy(self) -> str:
         """What would help where there are no ``devices``, or they do not work: a package to install, a driver."""
         return "there is none on this machine"

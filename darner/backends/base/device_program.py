@@ -73,14 +73,15 @@ D = TypeVar("D", bound=Device)
 class Arrays(Sequence[Array]):
     """The values of a program's buffers, copied from the device when they are asked for."""
 
-    def __init__(self, program: DeviceProgram[Any, Any]) -> None:
-        self._program = program
+    def __init__(self, count: int, read: Callable[[int], Array]) -> None:
+        self._count = count
+        self._read = read
 
     def __len__(self) -> int:
-        return len(self._program.plan.buffers)
+        return self._count
 
     def __getitem__(self, buffer: Any) -> Any:
-        return self._program.read(buffer)
+        return self._read(buffer)
 
 
 class DeviceProgram(Generic[D, S]):
@@ -272,7 +273,7 @@ class DeviceProgram(Generic[D, S]):
     @property
     def arrays(self) -> Arrays:
         """The values of the plan's buffers."""
-        return Arrays(self)
+        return Arrays(len(self.plan.buffers), self.read)
 
     @property
     def on_host(self) -> bool:

@@ -19,7 +19,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ...graph.errors import ArgumentError, NameTakenError
-from ...graph.habits import hint
+from ...graph.habits.hints import hint
 from .backend import Backend
 
 if TYPE_CHECKING:
@@ -30,6 +30,9 @@ GROUP = "darner.backends"
 
 BUILT_IN = {"cpu": "cpu", "reference": "reference", "gpu": "wgpu", "cuda": "cuda"}
 """Darner's own, and the folder that each is in: its module ``backend`` has the row, ``BACKEND``."""
+
+PREFERRED = {"gpu": "cuda"}
+"""Bare names that mean the first device of another backend where that has one that works: a card's own driver can do what the others cannot."""
 
 DEFAULT_DEVICE = next(iter(BUILT_IN))
 """Where sessions run unless told otherwise."""
@@ -76,6 +79,16 @@ def backend_of(device: Any) -> Backend:
         f"there is no device {device!r}",
         hint=hint("device", str(device).partition(":")[0]) or _listed(),
     )
+
+
+def meant(device: str) -> str:
+    """What a name of a device stands for in a session, which then says so: ``gpu`` is an NVIDIA GPU by its own driver where there is one that works.
+
+    >>> meant("cpu"), meant("gpu:1")
+    ('cpu', 'gpu:1')
+    """
+    other = PREFERRED.get(device) if isinstance(device, str) else None
+    return other if other is not None and backend_of(other).ready() else device
 
 
 def target_of(device: str) -> str:

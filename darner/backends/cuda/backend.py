@@ -111,6 +111,12 @@ class CudaBackend(Backend):
 
         return (f"llvmlite {llvmlite.__version__}",)
 
+    def ready(self) -> bool:
+        """Whether there is a GPU, and neither it nor its driver is too old."""
+        from .opening import ready
+
+        return ready()
+
     def remedy(self) -> str:
         """The driver."""
         from .opening import reason

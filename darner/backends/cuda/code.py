@@ -6,17 +6,22 @@ True
 
 from __future__ import annotations
 
+import threading
 from functools import cache
-from typing import Any
+from types import ModuleType
 
 from ...graph.errors import DarnerError
 from ...graph.forks import native_call
+from ..base.llvm import Parsed, Passes, Target, emitted, run_passes
 
 PTX = {70: 70, 75: 70, 80: 70, 86: 71, 87: 74, 89: 78, 90: 80, 100: 86, 103: 88, 120: 87, 121: 88}
 """The PTX version that code of each architecture is written in: the first that knows it, or has what it is used for."""
 OWN = {"sm_90a": 83}
 """The same where instructions that only one chip has ask for a later one."""
 TRIPLE = "nvptx64-nvidia-cuda"
+
+
+_own = threading.local()
 
 
 class CodeError(DarnerError, ValueError):
@@ -47,7 +52,7 @@ def to_ptx(module_text: str, arch: str) -> str:
 
 
 @cache
-def _initialised() -> Any:
+def _initialised() -> ModuleType:
     import llvmlite.binding as llvm
 
     llvm.initialize_all_targets()
@@ -55,14 +60,22 @@ def _initialised() -> Any:
     return llvm
 
 
-@cache
-def _target(arch: str) -> Any:
+def _target(arch: str) -> Target:
+    """The target of this thread."""
+    found: dict[str, Target] = _own.__dict__
+    if arch not in found:
+        found[arch] = _new_target(arch)
+    return found[arch]
+
+
+def _new_target(arch: str) -> Target:
     llvm = _initialised()
     target = llvm.Target.from_triple(TRIPLE)
-    return target.create_target_machine(cpu=arch, features=features_of(arch), opt=3)
+    found: Target = target.create_target_machine(cpu=arch, features=features_of(arch), opt=3)
+    return found
 
 
-def parsed(text: str) -> Any:
+def parsed(text: str) -> Parsed:
     """A module of LLVM, in a context of its own.
 
     Raises:
@@ -70,7 +83,7 @@ def parsed(text: str) -> Any:
     """
     llvm = _initialised()
     try:
-        module = llvm.parse_assembly(text, llvm.create_context())
+        module: Parsed = llvm.parse_assembly(text, llvm.create_context())
         module.verify()
     except RuntimeError as error:
         raise CodeError(
@@ -80,30 +93,19 @@ def parsed(text: str) -> Any:
     return module
 
 
-def free_passes(manager: Any) -> None:
-    """Free a pass manager: llvmlite 0.50's own way to is hidden by the empty one of its first base."""
-    from llvmlite.binding.newpassmanagers import NewPassManager
-
-    NewPassManager._dispose(manager)
-    manager.detach()
-
-
-def _compiled(text: str, machine: Any) -> str:
+def _compiled(text: str, machine: Target) -> str:
     llvm = _initialised()
     module = parsed(text)
     module.triple = TRIPLE
     module.data_layout = str(machine.target_data)
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=2))
-    passes = llvm.create_new_module_pass_manager()
+    passes: Passes = llvm.create_new_module_pass_manager()
     add_passes(passes)
-    try:
-        passes.run(module, builder)
-    finally:
-        free_passes(passes)
-    return str(machine.emit_assembly(module))
+    run_passes(passes, module, builder)
+    return emitted(machine, module, text=True).decode()
 
 
-def add_passes(passes: Any) -> None:
+def add_passes(passes: Passes) -> None:
     """The passes that code is worth: variables become registers, and instructions that amount to others are those.
 
     The target's own passes compute once what is computed twice, and ``ptxas`` does the rest: the whole pipeline takes twice as long and gives the same registers.

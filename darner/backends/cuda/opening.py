@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 
-from ...graph.errors import ArgumentError, UnsupportedError
+from ...graph.errors import ArgumentError, DeviceMemoryError, RunError, UnsupportedError
 from ...graph.forks import watch
 from .device import Device
 from .driver.context import CudaContext
 from .driver.context import machines as machines_of
 from .driver.library import NoDriverError, library
 from .emulator.context import EmulatedContext
-from .interface import DriverError
+from .interface import MEMORY_ERROR, DriverError
 from .machine import Machine
 
 EMULATED = "emulated"
@@ -76,8 +76,16 @@ def opened(name: str = "cuda") -> Device:
 
 def _context(key: int | str) -> CudaContext | EmulatedContext:
     if isinstance(key, int):
-        _check(machines()[key])
-        return CudaContext(library(), key)
+        machine = machines()[key]
+        _check(machine)
+        try:
+            return CudaContext(library(), key)
+        except DriverError as error:
+            kind = DeviceMemoryError if error.code == MEMORY_ERROR else RunError
+            raise kind(
+                f"the GPU '{machine.name}' cannot be opened: {error}",
+                hint="nvidia-smi shows which other processes use it, and whether one has it to itself",
+            ) from error
     arch = key.removeprefix(EMULATED).removeprefix("-")
     return EmulatedContext(Machine.without_card(arch or "sm_90a", emulated=True))
 
@@ -95,6 +103,17 @@ def _check(machine: Machine) -> None:
             f"the driver of '{machine.name}' is for CUDA {machine.driver // 1000}.{machine.driver % 1000 // 10}, which is too old",
             hint="install 545 (CUDA 12.3) or newer; device='gpu' works with this one",
         )
+
+
+def ready() -> bool:
+    """Whether the first GPU, if there is one, can be used."""
+    found = machines()[:1]
+    try:
+        for machine in found:
+            _check(machine)
+    except UnsupportedError:
+        return False
+    return bool(found)
 
 
 def _is_emulated(wanted: str) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeGuard
 
 import numpy as np
 
-from ...graph.dlpack import Borrowed, device_of
+from ...graph.dlpack import Borrowed, Exporter, device_of
 from ...graph.errors import ArgumentError, DarnerError
 from ..base.device_array import DeviceArray
 from ..base.readback import Region
@@ -18,13 +19,13 @@ DEFAULT_STREAM = 1
 """DLPack's number for the stream without a name: whoever gives memory lets that wait for its own work."""
 
 
-def is_cuda(value: object) -> bool:
+def is_cuda(value: object) -> TypeGuard[Exporter]:
     """Whether the values of an object are in memory of CUDA, by what it says itself."""
     found = device_of(value)
     return found is not None and found[0] in (CUDA, MANAGED)
 
 
-def taken(device: Device, value: object, what: str) -> DeviceArray:
+def taken(device: Device, value: Exporter, what: str) -> DeviceArray:
     """A copy on a GPU of what another library has there; its own memory is free when this returns.
 
     Raises:

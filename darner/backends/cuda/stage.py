@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from functools import cached_property
 
 from ...codegen.simt.dispatch import Binding
+from ...graph.cached import cached_property
 
 Grid = tuple[int, int, int]
 

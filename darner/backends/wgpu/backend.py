@@ -30,15 +30,17 @@ class WgpuBackend(Backend):
 
     def devices(self) -> Sequence[DeviceInfo]:
         """The GPUs of this machine; none where the package is not installed."""
+        from ..base.registry import meant
         from .device import machines
 
         try:
             found = machines()
         except MissingPackageError:
             return ()
+        first = self.name if meant(self.name) == self.name else f"{self.name}:0"
         return tuple(
             DeviceInfo(
-                self.name if number == 0 else f"{self.name}:{number}",
+                first if number == 0 else f"{self.name}:{number}",
                 machine.name,
                 machine.kind,
                 f"{machine.api}, {machine.driver}",

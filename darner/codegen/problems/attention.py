@@ -11,6 +11,7 @@ from ...graph.types import TupleType
 from ...lower.plan import Spec
 from ...lower.strided import strided
 from ..ir.types import ACCUMULATOR
+from .nodes import only_node
 
 FORWARD = "scaled_dot_attention"
 
@@ -99,7 +100,7 @@ class Described:
     def result(self) -> str:
         """The name of the element type of the result, before what follows it: f32 too where operands are 16-bit floats as f32."""
         type_ = self.node.type.items[0] if isinstance(self.node.type, TupleType) else self.node.type
-        return type_.dtype.name
+        return str(type_.dtype.name)
 
     @property
     def accumulator(self) -> str:
@@ -140,8 +141,7 @@ def _operand(node: Node, rank: int = 4) -> Operand:
 
 def main_node(spec: Spec) -> Node | None:
     """The attention of a kernel's body."""
-    found = [node for node in spec.body.nodes if node.op.name in (FORWARD, BACKWARD)]
-    return found[0] if len(found) == 1 else None
+    return only_node(spec, (FORWARD, BACKWARD))
 
 
 def described(node: Node) -> Described:

@@ -25,9 +25,8 @@ from ...graph.dtypes import DType
 from ...graph.errors import InternalError
 from ..ir.index import Number
 from ..ir.math import register_type
+from ..ir.types import Type as Type
 
-Type: TypeAlias = Any
-"""The type of a value: one of the scalar builder's, or a vector of these; see ``value_type``."""
 Operand: TypeAlias = Any
 """A ``Value``, a constant of the scalar builder, or a number of Python, which takes the other operand's type."""
 

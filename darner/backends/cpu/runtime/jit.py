@@ -19,7 +19,6 @@ generation alone gives code as fast in half the time. ``passes`` is for IR that 
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import os
 import re
@@ -35,6 +34,7 @@ from ....codegen.ir.types import Module
 from ....graph.errors import DarnerError, ForkError
 from ....graph.forks import native_call, watch
 from ...base.keys import Keyed
+from ...base.llvm import emitted, run_passes
 
 # Instruction selection and register allocation at this level; higher costs time and gains nothing.
 CODE_GENERATION_LEVEL = 2
@@ -204,11 +204,11 @@ def _compiled(text: str, machine: Any, passes: bool) -> bytes:
     else:
         manager = llvm.create_new_module_pass_manager()
         manager.add_always_inliner_pass()
+    run_passes(manager, parsed, builder)
     try:
-        _side_by_side("LLVMPY_RunNewModulePassManager", manager, parsed, builder)
-    finally:
-        _free_passes(manager)
-    return _emitted(machine, parsed)
+        return emitted(machine, parsed)
+    except RuntimeError as error:
+        raise CompileError(f"LLVM makes no code of the module: {error}") from None
 
 
 _lasting: dict[str, bytes] = {}
@@ -264,32 +264,6 @@ def compile_modules(modules: Iterable[tuple[str, bool]], **target: Any) -> tuple
         for each in work:
             each.result()
     return tuple(made[number] for number in range(len(made)))
-
-
-def _side_by_side(name: str, *arguments: Any) -> Any:
-    """Call a function of llvmlite's library without its lock.
-
-    LLVM lets threads work on modules of contexts of their own at the same time; llvmlite lets one thread in at a time, whatever it does.
-    """
-    import llvmlite.binding.ffi as ffi
-
-    locked = getattr(ffi.lib, name)
-    return getattr(locked, "_cfn", locked)(*arguments)
-
-
-def _emitted(machine: Any, module: Any) -> bytes:
-    """Object code of a module, as ``machine.emit_object`` makes it."""
-    import llvmlite.binding.ffi as ffi
-
-    with ffi.OutputString() as message:
-        buffer = _side_by_side("LLVMPY_TargetMachineEmitToMemory", machine, module, 1, message)
-        if not buffer:
-            raise CompileError(f"LLVM makes no code of the module: {message}")
-    try:
-        start = ffi.lib.LLVMPY_GetBufferStart(buffer)
-        return ctypes.string_at(start, ffi.lib.LLVMPY_GetBufferSize(buffer))
-    finally:
-        ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
 
 
 class Program:
@@ -397,14 +371,6 @@ def _object_architecture(code: bytes) -> str | None:
             number = int.from_bytes(code[place : place + count], "little")
             return names.get(number, f"machine {number}")
     return None
-
-
-def _free_passes(manager: Any) -> None:
-    """Free a pass manager: llvmlite 0.50's own way to is hidden by the empty one of its first base."""
-    from llvmlite.binding.newpassmanagers import NewPassManager
-
-    NewPassManager._dispose(manager)
-    manager.detach()
 
 
 def _dispose(parts: list[Any]) -> None:

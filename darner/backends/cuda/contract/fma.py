@@ -120,9 +120,9 @@ class FourReader:
             # All of the thread's rows have the same swizzle: they are neighbours, and a multiple of 32 apart.
             self.key = b.let(place & 7, "key")
         else:
+            # Eight lanes read a line of 128 bytes: no swizzle is needed.
             self.pitch = block.rows * 4
-            self.place = place
-            self.at = block.at
+            self.base = b.let(place * PIECE + block.at, "base")
 
     def read(self, stage: Value, four: Value) -> list[list[Value]]:
         """The numbers of a four of terms: a list for each row."""
@@ -132,14 +132,11 @@ class FourReader:
             rows = [(i % FOUR + i // FOUR * self.half) * ROW for i in range(SIDE)]
             return [self.cores.load_four(b.let(first + row)) for row in rows]
         found: list[list[Value]] = [[] for _ in range(SIDE)]
+        first = b.let(stage + self.base + four * (FOUR * self.pitch))
         for term in range(FOUR):
-            line = b.let(four * FOUR + term)
-            key = b.let(line & 7)
-            first = b.let(stage + self.at + line * self.pitch)
             for part in range(SIDE // FOUR):
-                piece = b.let((self.place + part * (self.half // FOUR)) ^ key)
-                values = self.cores.load_four(b.let(first + (piece << 4)))
-                for x, value in enumerate(values):
+                at = b.let(first + (term * self.pitch + part * self.half * 4))
+                for x, value in enumerate(self.cores.load_four(at)):
                     found[part * FOUR + x].append(value)
         return found
 
@@ -185,7 +182,7 @@ def write_fma(
         Block(place.batch, place.column, tile.bn, tile.bm * ROW),
     )
     loaders = [
-        PieceLoader(dispatch, cores, source, block, shift=2)
+        PieceLoader(dispatch, cores, source, block, (2, None))
         for source, block in zip(sources, blocks, strict=True)
     ]
     # A warp has four threads down and eight across.

@@ -111,6 +111,9 @@ class Block:
     at: int
 
 
+Shifts = tuple[int | None, int | None]
+
+
 class PieceLoader:
     """Brings tiles of one operand to shared memory, in pieces of 16 bytes that each thread has a share of.
 
@@ -119,11 +122,16 @@ class PieceLoader:
         cores: copies.
         source: the operand.
         block: which part of it.
-        shift: of operands along K, so many low bits of a row's number do not count in its swizzle: rows that 8 lanes read together differ in what is above.
+        shifts: so many low bits of a line's number do not count in its swizzle, as lines that 8 lanes read together differ in what is above: of operands along K, and of others; None swizzles nothing.
     """
 
     def __init__(
-        self, dispatch: Dispatch, cores: Cores, source: Source, block: Block, shift: int = 0
+        self,
+        dispatch: Dispatch,
+        cores: Cores,
+        source: Source,
+        block: Block,
+        shifts: Shifts = (0, 0),
     ) -> None:
         b = self.builder = dispatch.builder
         self.cores, self.source, self.block = cores, source, block
@@ -152,10 +160,10 @@ class PieceLoader:
             inside = b.let(b.min(piece, last))
             self.bases.append(self._kept(places.add(origin, offset(self.elements, inside, free))))
             self.width = self._bytes_of(piece, source.extent)
-        shift = shift if self.along_k else 0
+        shift = shifts[not self.along_k]
         count = self.lines // self.apart
         pitch = self.across * PIECE
-        if self.apart % (8 << shift) == 0:
+        if shift is None or self.apart % (8 << shift) == 0:
             # The swizzle is the same for all of them.
             first = self._place(self.line, shift)
             self.tos = [first + i * self.apart * pitch for i in range(count)]
@@ -163,12 +171,11 @@ class PieceLoader:
             lines = [b.let(self.line + i * self.apart) for i in range(count)]
             self.tos = [self._place(line, shift) for line in lines]
 
-    def _place(self, line: Value, shift: int) -> Value:
+    def _place(self, line: Value, shift: int | None) -> Value:
         """Where this thread's piece of a line goes in a stage."""
         b = self.builder
-        key = b.let((line >> shift) & 7)
-        at = line * (self.across * PIECE) + ((self.piece ^ key) << 4)
-        return b.let(at + self.block.at, "to")
+        piece = self.piece if shift is None else b.let(self.piece ^ ((line >> shift) & 7))
+        return b.let(line * (self.across * PIECE) + (piece << 4) + self.block.at, "to")
 
     def _kept(self, number: Number) -> Number:
         return number if isinstance(number, int) else self.builder.let(number)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from ctypes import POINTER, Array, byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
+from math import prod
 from typing import Any
 
+from ....graph.errors import InternalError
 from ..interface import DriverError
 from ..stage import Stage
 from .library import Library
@@ -56,10 +58,12 @@ class CudaKernel:
         library: the driver.
         stage: what it is the code of.
         code: object code, or PTX that ends with a zero.
+        processors: of the device.
     """
 
-    def __init__(self, library: Library, stage: Stage, code: bytes) -> None:
+    def __init__(self, library: Library, stage: Stage, code: bytes, processors: int) -> None:
         self._library = library
+        self._processors = processors
         self.name = stage.kernel
         held = c_char_p(code)  # for the call: the driver copies it
         self.module = library.handle("cuModuleLoadData", ctypes.cast(held, c_void_p))
@@ -76,7 +80,21 @@ class CudaKernel:
         if stage.shared > self._asked and stage.shared + static > STATIC_LIMIT:
             self._set(OfKernel.MOST_SHARED, stage.shared)
             self._asked = stage.shared
-        return CudaLaunch(self._library, self, stage, addresses, maps)
+        made = CudaLaunch(self._library, self, stage, addresses, maps)
+        if stage.cooperative:
+            self._check_residence(stage, made)
+        return made
+
+    def _check_residence(self, stage: Stage, launch: CudaLaunch) -> None:
+        """Refuse a launch whose blocks wait for each other and would not all run at once: it would never end."""
+        if stage.cluster != (1, 1, 1):
+            most = launch.clusters() * prod(stage.cluster)
+        else:
+            most = self.blocks(stage.threads, stage.shared) * self._processors
+        if prod(stage.groups) > most:
+            raise InternalError(
+                f"{launch} has {prod(stage.groups)} blocks that wait for each other, and the device holds {most} at a time"
+            )
 
     def attribute(self, which: OfKernel) -> int:
         """What the compiler made of it: registers, bytes of local memory, ..."""
@@ -119,11 +137,6 @@ class CudaLaunch:
             len(self._attributes),
         )
         self._launch = library.function("cuLaunchKernelEx")
-
-    @property
-    def config(self) -> LaunchConfig:
-        """Its grid and attributes, for questions to the driver."""
-        return self._config
 
     def start(self, stream: CudaStream) -> None:
         """Start it on a stream of the same device."""

@@ -158,7 +158,7 @@ class CudaContext:
 
     def load(self, stage: Stage, code: bytes) -> CudaKernel:
         """The kernel of a stage, from its object code."""
-        made = CudaKernel(self._library, stage, code)
+        made = CudaKernel(self._library, stage, code, self.machine.processors)
         finish = weakref.finalize(made, self._unload, made.module)
         finish.atexit = False  # the process ends, and so does its memory
         return made

@@ -37,7 +37,6 @@ class About(IntEnum):
     """Attributes of devices."""
 
     THREADS = 1
-    INTEGRATED = 18
     PROCESSORS = 16
     L2 = 38
     MAJOR = 75

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
-from typing import Any
+from typing import Protocol
 
 from ....graph.errors import InternalError
 from ....graph.forks import native_call
-from ..code import free_passes, parsed
+from ...base.llvm import Target, emitted, run_passes
+from ..code import parsed
 from ..stage import Grid, Stage
 from .blocks import APART, OUTSIDE, REPORT_WORDS, SHUFFLE
 
 Pointers = Sequence[tuple[int, int]]
 """Addresses and bytes of what a launch has bound."""
 Launch = Callable[[Grid, Pointers], None]
+_own = threading.local()
 FEW = 1 << 14
 """Threads up to which one core runs all blocks."""
 
@@ -44,13 +47,27 @@ def compile(stage: Stage) -> Launch:
     return launch
 
 
+class Loaded(Protocol):
+    """Code that was loaded."""
+
+    def close(self) -> None:
+        """Free it."""
+
+
+class Library(Loaded, Protocol):
+    """What has functions that can be called."""
+
+    def __getitem__(self, name: str) -> int:
+        """The address of one."""
+
+
 class Code:
     """Loaded code of a launch."""
 
     def __init__(self, text: str) -> None:
         engine, library = _linked(text)
         kinds = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
-        self._function = ctypes.CFUNCTYPE(None, *kinds)(int(library["kernel"]))
+        self._function = ctypes.CFUNCTYPE(None, *kinds)(library["kernel"])
         self._close = weakref.finalize(self, _dispose, [engine, library])
         self._close.atexit = False
 
@@ -101,20 +118,27 @@ def _loaded(text: str) -> Code:
     return Code(text)
 
 
-@cache
-def _host() -> Any:
-    """The processor as LLVM compiles for it."""
+def _host() -> Target:
+    """The processor as LLVM compiles for it, on this thread."""
+    if not hasattr(_own, "machine"):
+        _own.machine = _new_host()
+    found: Target = _own.machine
+    return found
+
+
+def _new_host() -> Target:
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     features = llvm.get_host_cpu_features()
-    return llvm.Target.from_default_triple().create_target_machine(
+    found: Target = llvm.Target.from_default_triple().create_target_machine(
         cpu=llvm.get_host_cpu_name(), features=features.flatten(), opt=0, jit=True
     )
+    return found
 
 
-def _linked(text: str) -> tuple[Any, Any]:
+def _linked(text: str) -> tuple[Loaded, Library]:
     import llvmlite.binding as llvm
 
     with native_call():
@@ -131,15 +155,14 @@ def _linked(text: str) -> tuple[Any, Any]:
         registers.add_simplify_cfg_pass()
         # What splits coroutines is part of every pipeline, and cannot be had by itself.
         for passes in (registers, builder.getModulePassManager()):
-            passes.run(module, builder)
-            free_passes(passes)
-        code = machine.emit_object(module)
+            run_passes(passes, module, builder)
+        code = emitted(machine, module)
         engine = llvm.create_lljit_compiler(machine, use_jit_link=os.name == "posix")
         made = llvm.JITLibraryBuilder().add_current_process().add_object_img(code)
         return engine, made.export_symbol("kernel").link(engine, "launch")
 
 
-def _dispose(parts: list[Any]) -> None:
+def _dispose(parts: list[Loaded]) -> None:
     with native_call():
         while parts:
             parts.pop().close()

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Self
 
-from ....codegen.ir.lanes import function_of, note_target
-from ....codegen.simt.builder import Memory
+from ....codegen.ir.lanes import Lane, function_of, note_target
+from ....codegen.ir.types import Pointer
+from ....codegen.ir.types import Value as Raw
+from ....codegen.simt.builder import Memory, Type
 from ....graph import dtypes
 from ..printer import Printer
+from ..printer.blocks import Blocks as WrittenBlocks
 from ..printer.instructions import Held
+from ..printer.lanes import CardLane
 from ..printer.printer import KERNEL
-from ..printer.types import bytes_of, constant, integer, pointer
+from ..printer.types import CodeBlock, CodeFunction, bytes_of, constant, integer, pointer
 from .blocks import SHUFFLE, STATES, Blocks
 
 if TYPE_CHECKING:
@@ -38,23 +42,23 @@ def converts_halves() -> bool:
 
 
 @cache
-def _token() -> Any:
+def _token() -> Type:
     """The type of what coroutines are told apart by."""
     from llvmlite import ir
 
-    class Token(ir.types.Type):  # type: ignore[misc]
-        null = "none"
+    # The only one of its class, it is equal to itself.
+    members = {"null": "none", "_to_string": lambda self: "token"}
+    return type("Token", (ir.types.Type,), members)()
 
-        def _to_string(self) -> str:
-            return "token"
 
-        def __eq__(self, other: object) -> bool:
-            return isinstance(other, Token)
+class HostLane(CardLane):
+    """A value of a thread on the host's processor."""
 
-        def __hash__(self) -> int:
-            return hash(Token)
+    __slots__ = ()
 
-    return Token()
+    def to_bf16(self) -> Lane:
+        """By bits: for an instruction that the processor lacks LLVM calls a library."""
+        return Lane.to_bf16(self)
 
 
 class EmulatedPrinter(Printer):
@@ -67,16 +71,19 @@ class EmulatedPrinter(Printer):
 
     space = 0
 
-    def __init__(self, machine: Machine, threads: int, function: Any = None) -> None:
+    def __init__(
+        self, machine: Machine, threads: int, function: CodeFunction | None = None
+    ) -> None:
         self.slots: dict[str, int] = {}
         self.waits = 0
-        self._turn: Any = None
-        self._ends_of_thread: tuple[Any, Any] | None = None
+        self._turn: Pointer | None = None
+        self._ends_of_thread: tuple[CodeBlock, CodeBlock] | None = None
         super().__init__(machine, threads, function)
+        self.lane = HostLane
 
     # ------------------------------------------------------------- the thread
 
-    def new_kernel(self) -> Any:
+    def new_kernel(self) -> CodeFunction:
         """A module and the function of a thread, without code."""
         from llvmlite import ir
 
@@ -97,14 +104,14 @@ class EmulatedPrinter(Printer):
         self.thread = self.let(self.group * self.threads + self.local, "thread")
         self._closed = self._new("closed")
 
-    def child(self, function: Any) -> EmulatedPrinter:  # type: ignore[override]
+    def child(self, function: CodeFunction) -> Self:
         """See ``Blocks``: it knows the record, and the same memory."""
-        found = EmulatedPrinter(self.machine, self.threads, function)
+        found = type(self)(self.machine, self.threads, function)
         found.record = found.parameter(pointer(0), "record")
         found.slots, found.sizes, found.bases = self.slots, self.sizes, self.bases
         return found
 
-    def passed(self, child: Any) -> list[Any]:
+    def passed(self, child: WrittenBlocks) -> list[Raw]:
         """See ``Blocks``."""
         self.buffers.update(child.buffers)
         return [self.record]
@@ -127,19 +134,20 @@ class EmulatedPrinter(Printer):
         self.bases[found.name] = self.declared(found, nbytes // 16)
         return found
 
-    def declared(self, memory: Memory, count: int) -> None:
-        """See ``Memories``: a block has it in its record."""
+    def declared(self, memory: Memory, count: int) -> Pointer:
+        """See ``Memories``: a block has its address in the record."""
         self.slot(memory.name)
+        return self.record
 
-    def address(self, memory: Memory, item: Any, number: Held) -> Any:
+    def address(self, memory: Memory, item: Type, number: Held) -> Pointer:
         """See ``Memories``."""
         if memory.space == "local":
             return super().address(memory, item, number)
         if memory.space == "buffer":
-            self.buffers[memory.name] = None
+            self.buffers[memory.name] = self.record
         return self._checked(self.slot(memory.name), self.wide(number), bytes_of(item))
 
-    def _checked(self, slot: int, number: Any, size: int) -> Any:
+    def _checked(self, slot: int, number: Raw, size: int) -> Pointer:
         """Where an item of a memory lies, which is seen to be inside."""
         kinds = [pointer(0), integer(32), integer(64), integer(64)]
         place = function_of(self.module, "place", pointer(0), kinds)
@@ -149,7 +157,7 @@ class EmulatedPrinter(Printer):
 
     # ------------------------------------------------------------- threads among each other
 
-    def _field(self, number: int) -> Any:
+    def _field(self, number: int) -> Pointer:
         """An address that the record has."""
         place = self.ir.gep(self.record, [constant(integer(64), number)], source_etype=integer(64))
         return self.ir.load(place, typ=pointer(0))
@@ -172,7 +180,7 @@ class EmulatedPrinter(Printer):
         self.ir.position_at_end(onward)
 
     @property
-    def _ways(self) -> tuple[Any, Any]:
+    def _ways(self) -> tuple[CodeBlock, CodeBlock]:
         """The blocks in which a thread's memory is given back, and in which it stops."""
         if self._ends_of_thread is None:
             self._ends_of_thread = self._new("freed"), self._new("stopped")
@@ -182,7 +190,7 @@ class EmulatedPrinter(Printer):
         """See ``Simt``."""
         self._wait(0)
 
-    def shuffled_word(self, word: Any, mask: int) -> Any:
+    def shuffled_word(self, word: Raw, mask: int) -> Raw:
         """See ``Printer``: by way of memory, of which there are two pieces for shuffles in turn."""
         number = integer(32)
         if self._turn is None:
@@ -192,7 +200,7 @@ class EmulatedPrinter(Printer):
         self.ir.store(self.ir.xor(turn, constant(number, self.threads)), self._turn)
         self.sizes.setdefault(OWN_WORDS, (number, 2 * self.threads))
 
-        def at(thread: Any) -> Any:
+        def at(thread: Raw) -> Pointer:
             place = self.ir.zext(self.ir.add(turn, thread), integer(64))
             return self._checked(self.slot(OWN_WORDS), place, 4)
 
@@ -227,7 +235,7 @@ class EmulatedPrinter(Printer):
         blocks = Blocks(self.threads, bool(self.waits), tuple(self.slots), memories, places)
         return blocks.joined(str(self.module))
 
-    def _opened(self) -> tuple[Any, Any]:
+    def _opened(self) -> tuple[Raw, Raw]:
         """Make the thread a coroutine: what it is called by LLVM, and its handle."""
         from llvmlite import ir
 
@@ -241,7 +249,7 @@ class EmulatedPrinter(Printer):
         begin = function_of(self.module, "llvm.coro.begin", p, [_token(), p])
         return own, call(begin, [own, memory])
 
-    def _close_coroutine(self, own: Any, handle: Any) -> None:
+    def _close_coroutine(self, own: Raw, handle: Raw) -> None:
         """Its end: its state says so, and its memory is given back."""
         from llvmlite import ir
 

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any, Self
+from typing import Any, Self, cast
 
-from ....codegen.simt.builder import Operand, Value, Variable, value_type
+from ....codegen.ir.types import Phi, Pointer
+from ....codegen.ir.types import Value as Raw
+from ....codegen.simt.builder import Operand, Type, Value, Variable, value_type
 from ....graph.dtypes import DType
 from ....graph.errors import InternalError
 from .instructions import Held
-from .types import constant, element, integer
+from .types import Branch, CodeBlock, CodeFunction, constant, element, integer
 from .values import Values
 
 
@@ -28,7 +30,7 @@ class Cell(Held, Variable):
 
     builder: Any
 
-    def __init__(self, builder: Blocks, room: Any, type_: Any, signed: bool = False) -> None:
+    def __init__(self, builder: Blocks, room: Pointer, type_: Type, signed: bool = False) -> None:
         Value.__init__(self, builder, type_, signed)
         self.room = room
         self.again = None
@@ -38,7 +40,7 @@ class Cell(Held, Variable):
         return f"<{self.type} variable>"
 
     @property
-    def value(self) -> Any:
+    def value(self) -> Raw:
         """What it is here."""
         return self.builder.ir.load(self.room, typ=self.type)
 
@@ -48,25 +50,29 @@ class Blocks(Values):
 
     Args:
         function: what is written; it has no code yet.
+
+    Attributes:
+        buffers: the addresses of the buffers that it reads or writes, by name.
     """
 
-    def __init__(self, function: Any) -> None:
+    def __init__(self, function: CodeFunction) -> None:
         from llvmlite import ir
 
         super().__init__()
         self.function_ir = function
         self.scopes: list[Callable[[], AbstractContextManager[None]]] = []
+        self.buffers: dict[str, Pointer] = {}
         self._count = 0
-        self._ends: list[Any] = []
+        self._ends: list[CodeBlock] = []
         self._entry = function.append_basic_block("entry")
         self._rooms = ir.IRBuilder(self._entry)
         self._start = function.append_basic_block("start")
         self.ir = ir.IRBuilder(self._start)
-        self._left: tuple[Any, Any] | None = None
+        self._left: tuple[Branch, CodeBlock] | None = None
 
     # ------------------------------------------------------------- variables
 
-    def room(self, type_: Any) -> Any:
+    def room(self, type_: Type) -> Pointer:
         """Memory of the function's own."""
         return self._rooms.alloca(type_)
 
@@ -75,7 +81,8 @@ class Blocks(Values):
     ) -> Cell:
         """See ``Simt``."""
         if dtype is not None and not isinstance(initial, Held):
-            initial = self.constant(getattr(initial, "constant", initial), dtype, width)
+            known = cast(float, getattr(initial, "constant", initial))
+            initial = self.constant(known, dtype, width)
         if not hasattr(initial, "type"):
             raise InternalError(f"a variable that begins with {initial!r} needs a type")
         raw = self.raw(initial)
@@ -83,13 +90,13 @@ class Blocks(Values):
         self.ir.store(raw, cell.room)
         return cell
 
-    def assign(self, variable: Any, value: Operand) -> None:
+    def assign(self, variable: Operand, value: Operand) -> None:
         """See ``Variable.set``."""
         if value is not variable:
             raw = self.fitted(self.literal(value, variable), variable.type)
             self.ir.store(raw, variable.room)
 
-    def assign_part(self, variable: Any, part: int, value: Operand) -> None:
+    def assign_part(self, variable: Operand, part: int, value: Operand) -> None:
         """See ``Variable``."""
         own = self.fitted(self.literal(value, variable), element(variable.type))
         whole = self.ir.insert_element(variable.value, own, constant(integer(32), part))
@@ -97,11 +104,11 @@ class Blocks(Values):
 
     # ------------------------------------------------------------- blocks
 
-    def _new(self, name: str) -> Any:
+    def _new(self, name: str) -> CodeBlock:
         return self.function_ir.append_basic_block(name)
 
     @contextmanager
-    def _inside(self) -> Iterator[None]:
+    def _numbered(self) -> Iterator[None]:
         """Give the code a block's number."""
         self._count += 1
         number, before = self._count, self.home
@@ -125,7 +132,7 @@ class Blocks(Values):
         """See ``Simt``."""
         function, block, rooms = self.function_ir, self.ir.block, self._entry.instructions
         blocks, before, allocated = len(function.blocks), len(block.instructions), len(rooms)
-        with self._inside(), self.scope():
+        with self._numbered(), self.scope():
             body()
         added = [item for one in function.blocks[blocks:] for item in one.instructions]
         written = len(block.instructions) - before + len(added)
@@ -135,7 +142,7 @@ class Blocks(Values):
         # Every other instruction is part of an address.
         return written // 2
 
-    def _go(self, block: Any) -> None:
+    def _join(self, block: CodeBlock) -> None:
         """End the block with a branch, if it has no end yet."""
         if not self.ir.block.is_terminated:
             self.ir.branch(block)
@@ -154,9 +161,9 @@ class Blocks(Values):
         chosen, after = self._new("then"), self._new("after")
         branch = self.ir.cbranch(self.raw(test), chosen, after)
         self.ir.position_at_end(chosen)
-        with self._inside(), self.scope():
+        with self._numbered(), self.scope():
             yield
-        self._go(after)
+        self._join(after)
         self.ir.position_at_end(after)
         self._left = branch, after
 
@@ -169,15 +176,15 @@ class Blocks(Values):
         other = self._new("else")
         branch.operands[2] = other
         self.ir.position_at_end(other)
-        with self._inside(), self.scope():
+        with self._numbered(), self.scope():
             yield
-        self._go(after)
+        self._join(after)
         self.ir.position_at_end(after)
 
     @contextmanager
     def _loop(
-        self, first: Sequence[Any], condition: Callable[[list[Any]], Any]
-    ) -> Iterator[tuple[list[Any], list[Any]]]:
+        self, first: Sequence[Raw], condition: Callable[[Sequence[Raw]], Raw]
+    ) -> Iterator[tuple[list[Phi], list[Raw]]]:
         """A loop over values of LLVM that change: those of a round, and a list for those of the next, which the caller fills at the end of the block."""
         before = self.ir.block
         head, body, after = self._new("head"), self._new("body"), self._new("done")
@@ -186,12 +193,12 @@ class Blocks(Values):
         phis = [self.ir.phi(raw.type) for raw in first]
         for phi, raw in zip(phis, first, strict=True):
             phi.add_incoming(raw, before)
-        following: list[Any] = []
-        with self._inside():
+        following: list[Raw] = []
+        with self._numbered():
             self.ir.cbranch(condition(phis), body, after)
             self.ir.position_at_end(body)
             self._ends.append(after)
-            with self._inside(), self.scope():
+            with self._numbered(), self.scope():
                 yield phis, following
             self._ends.pop()
         for phi, raw in zip(phis, following, strict=True):
@@ -270,12 +277,12 @@ class Blocks(Values):
             if k + 1 < count:
                 chosen.add_case(constant(raw.type, k), case)
             self.ir.position_at_end(case)
-            with self._inside(), self.scope():
+            with self._numbered(), self.scope():
                 body(k)
-            self._go(after)
+            self._join(after)
         self.ir.position_at_end(after)
 
-    def _leave(self, block: Any) -> None:
+    def _leave(self, block: CodeBlock) -> None:
         """Go to a block; what is written after it is not reached."""
         self.ir.branch(block)
         self.ir.position_at_end(self._new("unreached"))
@@ -300,11 +307,11 @@ class Blocks(Values):
 
     # ------------------------------------------------------------- functions
 
-    def child(self, function: Any) -> Self:
+    def child(self, function: CodeFunction) -> Self:
         """What writes a function of this kernel."""
         raise NotImplementedError
 
-    def passed(self, child: Any) -> list[Any]:
+    def passed(self, child: Blocks) -> list[Raw]:
         """What a function takes besides its arguments: the buffers that it reads, as they are called here."""
         raise NotImplementedError
 
@@ -335,13 +342,13 @@ class Blocks(Values):
 
         def call(*values: Operand) -> Held:
             # In another function it is called there.
-            into = next((x.builder for x in values if isinstance(x, Held)), self)
+            into = cast(Blocks, next((x.builder for x in values if isinstance(x, Held)), self))
             likes = [Held(into, ir.Constant(kind, ir.Undefined)) for kind in kinds]
             given = [
                 into.fitted(into.literal(x, like), like.type)
                 for x, like in zip(values, likes, strict=True)
             ]
             made = into.ir.call(function, [*given, *into.passed(child)])
-            return into.held(made, signed)
+            return Held(into, made, signed)
 
         return call

@@ -7,13 +7,14 @@ write down an expression where it likes. Instructions and what has a name cannot
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from ....codegen.ir.types import Value as IrValue
+from ....codegen.ir.lanes import Lane, function_of, mangled
+from ....codegen.ir.types import Function, Module
+from ....codegen.ir.types import Value as Raw
 from ....codegen.simt.builder import Operand, Operators, Type, Value
 from ....graph.errors import InternalError
 from .lanes import CardLane
-from .types import element, width
+from .types import CodeBuilder, element, width
 
 
 class Held(Value):
@@ -31,7 +32,7 @@ class Held(Value):
     def __init__(
         self,
         builder: Instructions,
-        value: Any,
+        value: Raw,
         signed: bool = False,
         again: Callable[[], Held] | None = None,
     ) -> None:
@@ -44,7 +45,7 @@ class Held(Value):
         return f"<{self.type} {self._value}>"
 
     @property
-    def value(self) -> Any:
+    def value(self) -> Raw:
         """The LLVM value, for use where the builder stands."""
         if self.home not in self.builder.open:
             if self.again is None:
@@ -66,19 +67,19 @@ class Instructions(Operators):
         home: the innermost of them.
     """
 
-    ir: Any
+    ir: CodeBuilder
 
     def __init__(self) -> None:
-        self.lane: Any = CardLane
+        self.lane: type[Lane] = CardLane
         self.open: dict[int, None] = {0: None}
         self.home = 0
 
     @property
-    def module(self) -> Any:
+    def module(self) -> Module:
         """The module that is written."""
         return self.ir.module
 
-    def raw(self, value: Operand) -> Any:
+    def raw(self, value: Operand) -> Raw:
         """A value as LLVM has it: of this builder's, or a constant."""
         if isinstance(value, Held):
             return value.value
@@ -86,11 +87,11 @@ class Instructions(Operators):
             raise InternalError(f"{value!r} is no value of a kernel")
         return value
 
-    def held(self, value: IrValue, signed: bool = False) -> Held:
+    def held(self, value: Raw, signed: bool = False) -> Held:
         """A value of LLVM as one of this builder's."""
         return Held(self, value, signed)
 
-    def fitted(self, value: Operand, type_: Type) -> Any:
+    def fitted(self, value: Operand, type_: Type) -> Raw:
         """A value as another type that stands for the same numbers: f16 as what it is computed in, a small integer in a wider register."""
         raw = self.raw(value)
         if raw.type == type_:
@@ -266,14 +267,14 @@ class Instructions(Operators):
 
     def call(
         self,
-        function: Any,
+        function: Function,
         arguments: Sequence[Operand],
         *,
         fastmath: Sequence[str] = (),
         tail: bool = False,
     ) -> Held:
         """The result of a function of the module."""
-        kinds = function.function_type.args
+        kinds = function.ftype.args
         raw = [self.fitted(x, kind) for x, kind in zip(arguments, kinds, strict=True)]
         return self.held(self.ir.call(function, raw, fastmath=fastmath))
 
@@ -297,8 +298,6 @@ class Instructions(Operators):
 
     def intrinsic(self, name: str, *values: Operand) -> Held:
         """``llvm.name`` of values of one type."""
-        from ....codegen.ir.lanes import function_of, mangled
-
         first = self.raw(values[0])
         raw = [self.fitted(value, first.type) for value in values]
         full = f"llvm.{name}.{mangled(first.type)}"

@@ -6,11 +6,12 @@ functions are those of ``codegen.ir.elementary``, with the accuracy that ``codeg
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 from ....codegen.ir.lanes import Lane
 from ....codegen.ir.philox import MASK, MULTIPLIERS, ROUNDS, WEYL
-from ....codegen.simt.builder import Operand
+from ....codegen.simt.builder import Operand, Type
 
 if TYPE_CHECKING:
     from .instructions import Instructions
@@ -30,6 +31,20 @@ class CardLane(Lane):
     def can_look_up(self) -> bool:
         """Nor does one pick from a table in registers."""
         return False
+
+    def to_bf16(self) -> Lane:
+        """One instruction, from sm_80 on; every NaN becomes the same there."""
+        b = self.builder
+        return self.of(b.bitcast(b.fptrunc(self.value, bfloat()), self.integer(16)))
+
+
+@cache
+def bfloat() -> Type:
+    """LLVM's type of bf16, which llvmlite has none for."""
+    from llvmlite import ir
+
+    members = {"_to_string": lambda self: "bfloat", "intrinsic_name": "bf16"}
+    return type("BFloat", (ir.types.Type,), members)()
 
 
 def philox(b: Instructions, offset: Operand, step: Operand, seed: int, stream: int) -> Operand:

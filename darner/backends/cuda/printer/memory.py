@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
 
 from ....codegen.ir.index import Number
-from ....codegen.simt.builder import Index, Memory, Operand
+from ....codegen.ir.types import Pointer
+from ....codegen.ir.types import Value as Raw
+from ....codegen.simt.builder import Index, Memory, Operand, Type
 from ....graph import dtypes
 from ....graph.dtypes import DType
 from ....graph.errors import InternalError
@@ -16,6 +17,7 @@ from .instructions import Held
 from .types import (
     GLOBAL,
     SHARED,
+    CodeFunction,
     bytes_of,
     constant,
     dtype_of,
@@ -32,12 +34,12 @@ LINE = 16
 """What every memory begins at a multiple of."""
 
 
-def alignment_of(item: Any) -> int:
+def alignment_of(item: Type) -> int:
     """What items lie at multiples of."""
     return min(bytes_of(item), LINE)
 
 
-def item_of(memory: Memory) -> Any:
+def item_of(memory: Memory) -> Type:
     """The type of a memory's items."""
     if memory.packed:
         return integer(32, memory.words)
@@ -52,37 +54,37 @@ class Memories(Blocks):
         function: what is written.
 
     Attributes:
-        buffers: the addresses of buffers that are read or written, by name.
-        bases: those of other memory.
+        bases: the addresses of other memory than buffers.
         sizes: the items of shared memory: their type, and how many.
         space: where buffers and tables lie.
     """
 
     space = GLOBAL
 
-    def __init__(self, function: Any) -> None:
+    def __init__(self, function: CodeFunction) -> None:
         super().__init__(function)
-        self.bases: dict[str, Any] = {}
-        self.sizes: dict[str, tuple[Any, int]] = {}
-        self.buffers: dict[str, Any] = {}
+        self.bases: dict[str, Pointer] = {}
+        self.sizes: dict[str, tuple[Type, int]] = {}
 
     # ------------------------------------------------------------- where it lies
 
-    def parameter(self, type_: Any, name: str) -> Any:
+    def parameter(self, type_: Type, name: str) -> Raw:
         """One more parameter of the function."""
         from llvmlite import ir
 
         found = ir.Argument(self.function_ir, type_, name)
+        if type_ == pointer(GLOBAL):
+            found.attributes.align = LINE
         self.function_ir.args = (*self.function_ir.args, found)
         return found
 
-    def buffer(self, name: str) -> Any:
+    def buffer(self, name: str) -> Pointer:
         """The address of a buffer, which becomes a parameter where it is first met."""
         if name not in self.buffers:
             self.buffers[name] = self.parameter(pointer(self.space), name)
         return self.buffers[name]
 
-    def passed(self, child: Any) -> list[Any]:
+    def passed(self, child: Blocks) -> list[Raw]:
         """See ``Blocks``."""
         return [self.buffer(name) for name in child.buffers]
 
@@ -102,26 +104,26 @@ class Memories(Blocks):
             raise InternalError(f"'{memory.name}' takes {axes} indices, not {len(given)}")
         return given[:axes], given[axes] if len(given) > axes else None
 
-    def wide(self, number: Operand) -> Any:
+    def wide(self, number: Operand) -> Raw:
         """An index as addresses are counted."""
         raw = self.raw(self.index(number))
         if hasattr(raw, "constant"):
             return constant(integer(64), raw.constant % (1 << 32))
         return self.ir.zext(raw, integer(64))
 
-    def address(self, memory: Memory, item: Any, number: Held) -> Any:
+    def address(self, memory: Memory, item: Type, number: Held) -> Pointer:
         """Where an item lies."""
         base = self.buffer(memory.name) if memory.space == "buffer" else self.bases[memory.name]
         return self.moved(base, self.wide(number), item)
 
-    def moved(self, base: Any, number: Any, item: Any) -> Any:
+    def moved(self, base: Pointer, number: Raw, item: Type) -> Pointer:
         """An address some items further."""
         found = self.ir.gep(base, [number], source_etype=item)
         # llvmlite takes it for the address of what the first address is that of.
-        found.type = pointer(base.type.addrspace)
+        found.type = pointer(getattr(base.type, "addrspace", 0))
         return found
 
-    def _place(self, memory: Memory, index: Index) -> tuple[Any, Any]:
+    def _place(self, memory: Memory, index: Index) -> tuple[Pointer, Type]:
         """Where an item, or a part of one, lies, and its type."""
         at, part = self._split(memory, index)
         item = item_of(memory)
@@ -137,8 +139,7 @@ class Memories(Blocks):
         """See ``Simt``."""
         address, kind = self._place(memory, index)
         if memory.atomic and memory.space == "buffer" and memory.packed:
-            raw = self.ir.load_atomic(address, "monotonic", 4, typ=kind)
-            raw.ordering = f"{SCOPE}monotonic"
+            raw = self.ir.load_atomic(address, f"{SCOPE}monotonic", 4, typ=kind)
         else:
             raw = self.ir.load(address, typ=kind, align=alignment_of(kind))
         if memory.dtype is dtypes.bool_ and not memory.packed:
@@ -181,7 +182,7 @@ class Memories(Blocks):
         self.bases[found] = self.declared(memory, prod(sizes))
         return memory
 
-    def declared(self, memory: Memory, count: int) -> Any:
+    def declared(self, memory: Memory, count: int) -> Pointer:
         """The address of shared memory for so many items."""
         from llvmlite import ir
 
@@ -193,12 +194,8 @@ class Memories(Blocks):
 
     def resize(self, memory: Memory, count: int) -> None:
         """See ``Simt``."""
-        from llvmlite import ir
-
         item, _ = self.sizes[memory.name]
         self.sizes[memory.name] = item, count
-        if self.bases[memory.name] is not None:
-            self.bases[memory.name].value_type = ir.ArrayType(item, count)
 
     @property
     def shared_bytes(self) -> int:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
-from ....codegen.simt.builder import Memory, Operand, Value
+from ....codegen.ir.types import Function
+from ....codegen.ir.types import Value as Raw
+from ....codegen.simt.builder import Memory, Operand, Type, Value
 from ....codegen.simt.dispatch import Binding
 from ....graph import dtypes
 from ....graph.errors import UnsupportedError
 from ..stage import Grid, Stage, TensorMap
 from .instructions import Held
-from .memory import LINE, Memories
-from .types import SHARED, constant, dtype_of, integer, pointer
+from .memory import Memories
+from .types import SHARED, CodeFunction, constant, dtype_of, integer, pointer
 
 if TYPE_CHECKING:
     from ..machine import Machine
@@ -42,18 +44,20 @@ class Printer(Memories):
     local: Value
     thread: Value
 
-    def __init__(self, machine: Machine, threads: int, function: Any = None) -> None:
+    def __init__(
+        self, machine: Machine, threads: int, function: CodeFunction | None = None
+    ) -> None:
         self.machine = machine
         self.threads = threads
         self.cluster: Grid = (1, 1, 1)
         self.maps: list[TensorMap] = []
-        self._map_arguments: list[Any] = []
+        self._map_arguments: list[Raw] = []
         self._dynamic = 0
         super().__init__(function or self.new_kernel())
         if function is None:
             self.begin()
 
-    def new_kernel(self) -> Any:
+    def new_kernel(self) -> CodeFunction:
         """A module and its kernel, without code."""
         from llvmlite import ir
 
@@ -70,16 +74,16 @@ class Printer(Memories):
         self.group, self.local = (self.held(self._special(name)) for name in ("ctaid.x", "tid.x"))
         self.thread = self.let(self.group * self.threads + self.local, "thread")
 
-    def child(self, function: Any) -> Self:
+    def child(self, function: CodeFunction) -> Self:
         """See ``Blocks``."""
         return type(self)(self.machine, self.threads, function)
 
-    def _declared(self, name: str, result: Any, arguments: Sequence[Any]) -> Any:
+    def _declared(self, name: str, result: Type, arguments: Sequence[Type]) -> Function:
         from ....codegen.ir.lanes import function_of
 
         return function_of(self.module, name, result, arguments)
 
-    def _special(self, name: str) -> Any:
+    def _special(self, name: str) -> Raw:
         """A register that the hardware sets."""
         found = self._declared(f"llvm.nvvm.read.ptx.sreg.{name}", integer(32), [])
         return self.ir.call(found, [])
@@ -107,7 +111,7 @@ class Printer(Memories):
         found = self.of_words(words, dtype_of(given.type))
         return self.held(found.value, given.signed)
 
-    def shuffled_word(self, word: Any, mask: int) -> Any:
+    def shuffled_word(self, word: Raw, mask: int) -> Raw:
         """What the other thread has, 32 bits of it."""
         kinds = [integer(32)] * 4
         function = self._declared("llvm.nvvm.shfl.sync.bfly.i32", integer(32), kinds)
@@ -130,7 +134,7 @@ class Printer(Memories):
         shape = (nbytes // 16,)
         return Memory("dynamic", dtypes.u32, False, 4, shape, "shared", builder=self)
 
-    def tensor_map(self, described: TensorMap) -> Any:
+    def tensor_map(self, described: TensorMap) -> Raw:
         """The address of a tensor map, which becomes a parameter of the kernel."""
         from llvmlite import ir
 
@@ -190,13 +194,15 @@ class Printer(Memories):
 
     def written(self, names: Sequence[str]) -> str:
         """The module, of whose kernel these are the buffers."""
+        from llvmlite import ir
+
         self.end()
         self.close()
-        for name, (_, count) in self.sizes.items():
-            if not count:
+        for name, (item, count) in self.sizes.items():
+            if count:
+                self.module.globals[name].value_type = ir.ArrayType(item, count)
+            else:
                 del self.module.globals[name]
         self.function_ir.args = tuple(self.buffer(name) for name in names)
-        for argument in self.function_ir.args:
-            argument.attributes.align = LINE
         self.function_ir.args = (*self.function_ir.args, *self._map_arguments)
         return str(self.module)

@@ -3,14 +3,82 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Protocol
 
+from ....codegen.ir.types import Block, Builder, Function
+from ....codegen.ir.types import Value as Raw
 from ....codegen.simt.builder import Type
 from ....graph import dtypes
 from ....graph.dtypes import DType
 
 GLOBAL, SHARED = 1, 3
 """Address spaces of NVPTX: memory of the card, and of a block."""
+
+
+class CodeBlock(Block, Protocol):
+    """A block, as it is written."""
+
+    instructions: list[Raw]
+    terminator: Raw | None
+
+
+class CodeFunction(Function, Protocol):
+    """A function, as it is written.
+
+    Attributes:
+        args: its parameters, of which there may come more.
+        blocks: of its code.
+    """
+
+    args: tuple[Raw, ...]
+    blocks: list[CodeBlock]
+
+    def append_basic_block(self, name: str = "") -> CodeBlock:
+        """A new block after the others."""
+
+
+class Shared(Raw, Protocol):
+    """Shared memory.
+
+    Attributes:
+        value_type: an array of its items.
+        linkage: who may see it.
+        align: what it begins at a multiple of.
+    """
+
+    value_type: Type
+    linkage: str
+    align: int
+
+
+class Branch(Raw, Protocol):
+    """The end of a block.
+
+    Attributes:
+        operands: a condition, and where it goes on.
+    """
+
+    operands: list[Block | Raw]
+
+    def add_case(self, value: Raw, block: Block) -> None:
+        """Where it goes on of one more value."""
+
+
+class CodeBuilder(Builder, Protocol):
+    """llvmlite's builder, as far as printers need more of it than scalar code."""
+
+    @property
+    def block(self) -> CodeBlock:
+        """Where it continues."""
+
+    def switch(self, value: Raw, default: Block) -> Branch:
+        """Go on with the block of a value."""
+
+    def branch(self, target: Block) -> Branch:
+        """Go on with another block."""
+
+    def cbranch(self, condition: Raw, chosen: Block, otherwise: Block) -> Branch:
+        """Go on with one of two blocks."""
 
 
 def element(type_: Type) -> Type:
@@ -65,7 +133,7 @@ def pointer(space: int) -> Type:
     return ir.PointerType(addrspace=space)
 
 
-def constant(type_: Type, number: float) -> Any:
+def constant(type_: Type, number: float) -> Raw:
     """A number as a constant, in every part of a vector."""
     from llvmlite import ir
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec
+from typing import Concatenate, ParamSpec, cast
 
 from ....codegen.ir.index import Number
 from ....codegen.ir.math import emit
+from ....codegen.ir.types import Function
+from ....codegen.ir.types import Value as Raw
 from ....codegen.simt.builder import Operand, Type, Value, value_type
 from ....graph import dtypes
 from ....graph.dtypes import DType
@@ -47,7 +49,7 @@ def expression(
     """Let what a method makes be computed again where it is used in another block."""
 
     @wraps(method)
-    def made(self: Values, *args: P.args, **kwargs: P.kwargs) -> Held:
+    def made(self: Values, /, *args: P.args, **kwargs: P.kwargs) -> Held:
         found = method(self, *args, **kwargs)
         if found.again is None and not any(found is x for x in args):
             found.again = lambda: method(self, *args, **kwargs)
@@ -75,7 +77,7 @@ class Values(Instructions):
         found.home = 0
         return found
 
-    def _pair(self, a: Held, b: Held) -> tuple[Any, Any]:
+    def _pair(self, a: Held, b: Held) -> tuple[Raw, Raw]:
         """Two operands as LLVM's values of one type: a scalar in every part of a vector, integers as wide as the wider."""
         count = max(a.width, b.width)
         kinds = element(a.type), element(b.type)
@@ -83,7 +85,7 @@ class Values(Instructions):
         left, right = (self.fitted(x, vector(kind, x.width)) for x in (a, b))
         return self._spread(left, count), self._spread(right, count)
 
-    def _spread(self, raw: Any, count: int) -> Any:
+    def _spread(self, raw: Raw, count: int) -> Raw:
         from llvmlite import ir
 
         if count == 1 or count_of(raw.type) == count:
@@ -126,7 +128,7 @@ class Values(Instructions):
         name = BY_SIGN[sign][left.signed] if sign in BY_SIGN else INTEGERS[sign]
         return self.held(getattr(self.ir, name)(first, second), left.signed)
 
-    def _distance(self, raw: Any) -> Any:
+    def _distance(self, raw: Raw) -> Raw:
         """How far bits are moved: what is too far counts modulo the width, and is not undefined."""
         from llvmlite import ir
 
@@ -134,7 +136,7 @@ class Values(Instructions):
             return raw
         return self.ir.and_(raw, constant(raw.type, width(element(raw.type)) - 1))
 
-    def _compared(self, sign: str, a: Any, b: Any, signed: bool) -> Held:
+    def _compared(self, sign: str, a: Raw, b: Raw, signed: bool) -> Held:
         if is_float(a.type):
             how = self.ir.fcmp_unordered if sign == "!=" else self.ir.fcmp_ordered
         else:
@@ -186,7 +188,7 @@ class Values(Instructions):
         """See ``Simt``."""
         if isinstance(number, Held):
             return number
-        return self._constant(getattr(number, "constant", number), integer(32))
+        return self._constant(cast(int, getattr(number, "constant", number)), integer(32))
 
     @expression
     def narrowed(self, value: Operand) -> Held:
@@ -201,7 +203,7 @@ class Values(Instructions):
         values = (item for item in (like, *parts) if isinstance(item, Held))
         first = next(values, None)
         kind = element(parts[0].type if first is None else first.type)
-        scalars: list[Any] = []
+        scalars: list[Raw] = []
         for item in parts:
             given = item if first is None else self.literal(item, first)
             count = count_of(given.type)
@@ -210,11 +212,11 @@ class Values(Instructions):
         signed = first is not None and first.signed
         return self.held(self._joined(kind, scalars), signed)
 
-    def _scalars(self, raw: Any) -> list[Any]:
+    def _scalars(self, raw: Raw) -> list[Raw]:
         numbers = range(count_of(raw.type))
         return [self.ir.extract_element(raw, constant(integer(32), k)) for k in numbers]
 
-    def _joined(self, kind: Type, scalars: Sequence[Any]) -> Any:
+    def _joined(self, kind: Type, scalars: Sequence[Raw]) -> Raw:
         from llvmlite import ir
 
         if len(scalars) == 1:
@@ -343,7 +345,11 @@ class Values(Instructions):
         return self.held(self.ir.select(test, first, second), like.signed)
 
     def call(
-        self, function: Any, *values: Any, fastmath: Sequence[str] = (), tail: bool = False
+        self,
+        function: Function | str,
+        *values: Operand,
+        fastmath: Sequence[str] = (),
+        tail: bool = False,
     ) -> Held:
         """See ``Simt``: of a function by its name; scalar code calls functions of the module."""
         if isinstance(function, str):
