@@ -56,9 +56,9 @@ def test_result_is_the_reference(case, cut, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("width", [80, 96, 128, 200, 256])
+@pytest.mark.parametrize("width", [96, 200, 256])
 def test_result_of_every_width_is_the_reference(width, monkeypatch):
-    case = Case(2, 1, 70, 90, width, options={"causal": True})
+    case = Case(1, 1, 40, 50, width, options={"causal": True})
     assert_near(case, *run(case, monkeypatch))
 
 
@@ -67,8 +67,7 @@ BACKWARD = [
     (Case(2, 1, 40, 56, 24, backward=True, options={"window": 7, "layout": "bshd"}), SMALL),
 ]
 SLOW_BACKWARD = [
-    (Case(2, 1, 70, 70, 64, backward=True, options={"causal": True}), {}),
-    (Case(1, 1, 50, 50, 128, backward=True, options={"causal": True}), {}),
+    (Case(1, 1, 70, 70, 64, backward=True, options={"causal": True}), {}),
     (Case(2, 2, 50, 37, 16, batch=2, value_width=32, dtype="f16", backward=True), SMALL),
     (Case(2, 1, 60, 20, 16, backward=True, options={"causal": True}), SMALL),
     (Case(2, 1, 40, 40, 16, backward=True, mask=(1, 2, 1, 40), options={"softcap": 1.5}), SMALL),
@@ -193,13 +192,17 @@ def test_code_has_no_spills(arch):
 
 @needs_ptxas
 @pytest.mark.slow
-@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_120"])
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(
+    ("arch", "width"),
+    [
+        *(("sm_90a", width) for width in WIDTHS),
+        *(("sm_80", width) for width in (80, 256)),
+        *((arch, 128) for arch in ("sm_86", "sm_89", "sm_120")),
+    ],
+)
 def test_code_of_every_width_has_no_spills(arch, width):
     for backward in (False, True):
-        for group in (1, 4):
-            options = {"causal": True}
-            case = Case(
-                8, 8 // group, 2048, 2048, width, batch=2, backward=backward, options=options
-            )
-            assert_good(case, arch)
+        heads = 8 if backward else 2
+        options = {"causal": True}
+        case = Case(8, heads, 2048, 2048, width, batch=2, backward=backward, options=options)
+        assert_good(case, arch)

@@ -19,6 +19,7 @@ TYPES = {
     "b64": np.uint64,
     "b16": np.uint16,
     "f16": np.float16,
+    "bf16": ml_dtypes.bfloat16,
 }
 HALVES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}
 Z = np.arange(LANES)
