@@ -8,10 +8,9 @@ The query heads of a key head are a cluster, whose blocks add up their sums thro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 from llvmlite import ir
 
@@ -145,10 +144,11 @@ class BackwardKernel:
         self.rank: Value = b.held(threads.cluster_rank(b.ir)) if self.together > 1 else b.index(0)
         self.kinds = [Kind(False)] if {"k", "v"} & found.keys() else []
         self.kinds += [Kind(True)] if "q" in found else []
-        self.maps: dict[str, Any] = {}
+        self.maps: dict[str, Raw] = {}
         for name in self.problem.rows:
             described = rows_map(self.problem, name, TILE)
-            self.maps[name] = None if described is None else b.tensor_map(described)
+            if described is not None:
+                self.maps[name] = b.tensor_map(described)
         self.memory = known.memory(kernel)
         self.section = self._section(machine)
 
@@ -193,7 +193,7 @@ class BackwardKernel:
         total = attention.batch * attention.kv_heads * len(self.kinds) * levels
         return kernel.dispatch.finish(total * self.together)
 
-    def _by_kind(self, write: Any) -> None:
+    def _by_kind(self, write: Callable[[_Work], None]) -> None:
         """What blocks of each kind do; there are no rows for some."""
         b = self.builder
         most = max(map(self.levels, self.kinds))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ....codegen.simt.attention.results import are_whole
 from ....codegen.simt.builder import Value
@@ -149,7 +148,7 @@ class ForwardKernel:
         kernel = HopperKernel(spec, machine, problem, cut.groups, self.layout.nbytes)
         self.kernel, self.builder = kernel, kernel.builder
         maps = forward_maps(problem, cut) or {}
-        self.maps: dict[str, Any] = {
+        self.maps: dict[str, Raw] = {
             name: self.builder.tensor_map(described) for name, described in maps.items()
         }
         self.result = None

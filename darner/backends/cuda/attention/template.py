@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import prod
 
 from ....codegen.simt.dispatch import Written
@@ -27,14 +28,14 @@ def _variants(spec: Spec, machine: AnyMachine) -> Variants:
     found: dict[str, Callable[[], Written]] = {}
     if problem.backward:
         if can_write_hopper_backward(spec, machine, problem):
-            found["wgmma"] = lambda: write_hopper_backward(spec, machine, problem)
+            found["wgmma"] = partial(write_hopper_backward, spec, machine, problem)
         if gradient_cuts(problem, machine) is not None:
-            found["mma"] = lambda: write_backward(spec, machine, problem)
+            found["mma"] = partial(write_backward, spec, machine, problem)
         return found
     for wide in hopper_cuts(problem, machine) if can_write_pairs(spec) else ():
-        found[wide.name] = lambda wide=wide: write_hopper_forward(spec, machine, problem, wide)  # type: ignore[misc]  # a default of a lambda has no type
+        found[wide.name] = partial(write_hopper_forward, spec, machine, problem, wide)
     for cut in forward_cuts(problem, machine):
-        found[cut.name] = lambda cut=cut: write_forward(spec, machine, problem, cut)  # type: ignore[misc]  # likewise
+        found[cut.name] = partial(write_forward, spec, machine, problem, cut)
     return found
 
 

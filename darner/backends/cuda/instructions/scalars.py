@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol, cast
 
 from ....codegen.simt.builder import Operand, Simt, Value
 from ....codegen.simt.elements import ThreadRegisters
 from ....graph import dtypes
 from ....graph.dtypes import DType
 from ..machine import Machine
+from ..printer import Printer
 from .numbers import exp2_approximate, pack_bf16, pack_f16
 
 LN_2 = 0.6931471805599453
@@ -34,7 +35,7 @@ class LaneOps(Protocol):
 class CardLaneOps:
     """The instructions of a card."""
 
-    def __init__(self, builder: Any) -> None:
+    def __init__(self, builder: Printer) -> None:
         self.builder = builder
 
     def exp2(self, value: Operand) -> Value:
@@ -73,4 +74,4 @@ class EmulatedLaneOps:
 
 def lane_of(builder: Simt, machine: Machine) -> LaneOps:
     """What a lane of a machine does by itself."""
-    return EmulatedLaneOps(builder) if machine.emulated else CardLaneOps(builder)
+    return EmulatedLaneOps(builder) if machine.emulated else CardLaneOps(cast(Printer, builder))
