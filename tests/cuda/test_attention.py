@@ -111,6 +111,39 @@ def test_two_runs_give_the_same_bits(monkeypatch):
     assert first[0].tobytes() == second[0].tobytes()
 
 
+@pytest.mark.parametrize("precision", ["bf16", "f16"])
+def test_training_that_rounds_what_it_multiplies_uses_tensor_cores(precision, monkeypatch):
+    used = []
+    choose = kernels.template_of
+    monkeypatch.setattr(
+        kernels, "template_of", lambda *given: used.append(choose(*given)) or used[-1]
+    )
+    losses = {}
+    for device in ("cpu", "cuda:emulated"):
+        graph = darner.Graph()
+        x = graph.input("x", (2, 32, 32))
+        h = x @ graph.parameter("w", (32, 96), init="normal(0.3)")
+        q, k, v = (h[:, :, 32 * i : 32 * (i + 1)].reshape((2, 32, 2, 16)) for i in range(3))
+        y = graph.scaled_dot_attention(q, k, v, causal=True, layout="bshd")
+        graph.set_outputs([(y.reshape((2, 32, 32)) - x).square().mean()])
+        with darner.build(
+            graph,
+            device=device,
+            optimizer=darner.optim.AdamW(1e-2),
+            seed=1,
+            precision=precision,
+            cache=None,
+        ) as session:
+            session.set_input("x", np.random.default_rng(0).standard_normal((2, 32, 32)))
+            losses[device] = []
+            for _ in range(3):
+                session.step()
+                losses[device].append(session.read_loss())
+    assert [template.name for template in used].count(NAME) >= 2
+    np.testing.assert_allclose(losses["cuda:emulated"], losses["cpu"], rtol=4e-3)
+    assert losses["cpu"][2] < losses["cpu"][0]
+
+
 # --------------------------------------------------------------------------- who takes what
 
 
