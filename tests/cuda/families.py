@@ -2,12 +2,9 @@
 
 from functools import cache
 
-import numpy as np
-
-from darner import Graph
 from darner.backends.base.lowering import written_specs
 from darner.backends.cuda.machine import Machine
-from darner.codegen.simt.families import TEMPLATES, template_of, written
+from darner.codegen.simt.families import template_of, written
 from darner.testing import make_case
 from tests.conformance.test_reference import BUILTIN
 from tests.cuda.running import MACHINE, lowered
@@ -37,16 +34,6 @@ FAMILIES = {
 ALL = [name for names in FAMILIES.values() for name in names]
 
 
-def other_graphs():
-    """Kernels of the families that no op's first sample has."""
-    turned = Graph("turned")
-    turned.set_outputs([turned.input("x", (64, 96)).transpose((1, 0)) * 2.0])
-    loop = Graph("loop of products")
-    x, w = loop.input("x", (4, 8)), loop.input("w", (8, 8))
-    loop.set_outputs([loop.scan(lambda g, c, _: (c @ w).tanh(), x, length=3)])
-    return {"turned": turned}
-
-
 @cache
 def stages(name, arch="sm_90a", dtype="f32"):
     """The launches of an op's first sample on a card of an architecture."""
@@ -68,6 +55,3 @@ def reached():
         plan = lowered(make_case(OPS[name], 0, "f32").graph)
         found |= {template_of(spec, MACHINE).name for _, spec in written_specs(plan)}
     return found
-
-
-__all__ = ["ALL", "FAMILIES", "OPS", "TEMPLATES", "np", "reached", "stages"]

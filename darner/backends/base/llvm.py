@@ -6,7 +6,12 @@ LLVM lets threads work on modules of contexts of their own at the same time; llv
 from __future__ import annotations
 
 import ctypes
+import threading
+from functools import cache
+from types import ModuleType
 from typing import Protocol
+
+from ...graph.forks import watch
 
 
 class Parsed(Protocol):
@@ -53,6 +58,27 @@ class Passes(Protocol):
 
     def detach(self) -> None:
         """It is freed."""
+
+
+class _LlvmliteLock:
+    """llvmlite lets one thread in at a time, whoever uses it; in a forked child that thread is gone."""
+
+    def after_fork(self) -> None:
+        import llvmlite.binding.ffi as ffi
+
+        ffi.lib._lock._lock = threading.RLock()
+
+
+_LOCK = _LlvmliteLock()
+
+
+@cache
+def binding() -> ModuleType:
+    """The binding of llvmlite, whose lock is free in forked children too."""
+    import llvmlite.binding as llvm
+
+    watch(_LOCK)
+    return llvm
 
 
 def run_passes(passes: Passes, module: Parsed, builder: object) -> None:

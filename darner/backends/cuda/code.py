@@ -12,7 +12,7 @@ from types import ModuleType
 
 from ...graph.errors import DarnerError
 from ...graph.forks import native_call
-from ..base.llvm import Parsed, Passes, Target, emitted, run_passes
+from ..base.llvm import Parsed, Passes, Target, binding, emitted, run_passes
 
 PTX = {70: 70, 75: 70, 80: 70, 86: 71, 87: 74, 89: 78, 90: 80, 100: 86, 103: 88, 120: 87, 121: 88}
 """The PTX version that code of each architecture is written in: the first that knows it, or has what it is used for."""
@@ -53,8 +53,7 @@ def to_ptx(module_text: str, arch: str) -> str:
 
 @cache
 def _initialised() -> ModuleType:
-    import llvmlite.binding as llvm
-
+    llvm = binding()
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     return llvm

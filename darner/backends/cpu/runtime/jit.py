@@ -32,9 +32,9 @@ from typing import Any
 
 from ....codegen.ir.types import Module
 from ....graph.errors import DarnerError, ForkError
-from ....graph.forks import native_call, watch
+from ....graph.forks import native_call
 from ...base.keys import Keyed
-from ...base.llvm import emitted, run_passes
+from ...base.llvm import binding, emitted, run_passes
 
 # Instruction selection and register allocation at this level; higher costs time and gains nothing.
 CODE_GENERATION_LEVEL = 2
@@ -386,24 +386,10 @@ def _dispose(parts: list[Any]) -> None:
 @cache
 def _llvm() -> Any:
     """The binding of llvmlite, ready to generate code for this machine."""
-    import llvmlite.binding as llvm
-
+    llvm = binding()
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    watch(_LOCK)
     return llvm
-
-
-class _LlvmliteLock:
-    """llvmlite lets one thread in at a time, whoever uses it; in a forked child that thread is gone."""
-
-    def after_fork(self) -> None:
-        import llvmlite.binding.ffi as ffi
-
-        ffi.lib._lock._lock = threading.RLock()
-
-
-_LOCK = _LlvmliteLock()
 
 
 def _target_machine(cpu: str | None, features: str | None, triple: str | None) -> Any:

@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
 from typing import Protocol
 
-from ....graph.errors import InternalError
+from ....graph.errors import ForkError, InternalError
 from ....graph.forks import native_call
-from ...base.llvm import Target, emitted, run_passes
+from ...base.llvm import Target, binding, emitted, run_passes
 from ..code import parsed
 from ..stage import Grid, Stage
 from .blocks import APART, OUTSIDE, REPORT_WORDS, SHUFFLE
@@ -39,9 +39,9 @@ def compile(stage: Stage) -> Launch:
             raise InternalError(
                 f"a kernel with {len(stage.bindings)} bindings is given {len(pointers)}"
             )
-        for (address, _), binding in zip(pointers, stage.bindings, strict=True):
+        for (address, _), bound in zip(pointers, stage.bindings, strict=True):
             if address % 16:
-                raise InternalError(f"{binding} lies at {address:#x}, not at a multiple of 16")
+                raise InternalError(f"{bound} lies at {address:#x}, not at a multiple of 16")
         code.run(groups, pointers, stage)
 
     return launch
@@ -127,8 +127,7 @@ def _host() -> Target:
 
 
 def _new_host() -> Target:
-    import llvmlite.binding as llvm
-
+    llvm = binding()
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     features = llvm.get_host_cpu_features()
@@ -139,8 +138,7 @@ def _new_host() -> Target:
 
 
 def _linked(text: str) -> tuple[Loaded, Library]:
-    import llvmlite.binding as llvm
-
+    llvm = binding()
     with native_call():
         machine = _host()
         module = parsed(text)
@@ -163,6 +161,9 @@ def _linked(text: str) -> tuple[Loaded, Library]:
 
 
 def _dispose(parts: list[Loaded]) -> None:
-    with native_call():
-        while parts:
-            parts.pop().close()
+    try:
+        with native_call():
+            while parts:
+                parts.pop().close()
+    except ForkError:
+        return  # LLVM cannot be called in this process any more: the memory stays
