@@ -7,6 +7,7 @@
     mma        products of a warp: mma.sync, and ldmatrix and stmatrix, which bring its operands and take its results
     wgmma      products of four warps whose operands lie in shared memory
     numbers    conversions that take one instruction
+    scalars    powers of two and pairs of 16-bit numbers, as instructions or emulated
     warp       what a template for tensor cores calls: these instructions, or their emulation by the SIMT builder
 
 Every function takes the builder first. Addresses of shared memory are integers of 32 bits, those of tensor maps are pointers. Names are those of PTX.
