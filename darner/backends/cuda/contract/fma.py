@@ -200,6 +200,7 @@ def write_fma(
         own.multiply(stage)
     room = Room(b.let(cores.base + warp * (4 * FOUR * WARP * 4)), WARP)
     writer = FourWriter(b, cores, product, room)
+    took.begin()
     for i in range(0, SIDE, FOUR):
         row = b.let(place.row + warp // wide * (4 * FOUR) + i // FOUR * (tile.bm // 2))
         for j in range(0, SIDE, FOUR):

@@ -18,6 +18,18 @@ Fragment = Sequence[Value]
 """Four sums of a thread, as ``mma.sync`` and ``wgmma`` have them: two columns of a row, and of the row 8 further on."""
 ROWS = 16
 WARP = 32
+MOST_AHEAD = 48
+"""Values that a thread has on their way from memory while it writes."""
+
+
+def _together(lines: int, values: int) -> int:
+    """How many lines are written together that read so many values each.
+
+    >>> _together(8, 12), _together(8, 0), _together(8, 100)
+    (4, 2, 1)
+    """
+    most = MOST_AHEAD // values if values else 2
+    return max((n for n in (1, 2, 4, 8) if n <= most and lines % n == 0), default=1)
 
 
 @dataclass(frozen=True)
@@ -62,22 +74,41 @@ class SumWriter:
         self.lane = b.let(b.local & (WARP - 1), "lane")
 
     def take(self, sink: Sink, corner: Corner, count: int) -> None:
-        """Read rows back, and write them: four columns a lane, or where these are not written together one."""
+        """Read rows back, and write them: four columns a lane, or where these are not written together one.
+
+        What several units read from memory is on its way before the first of them is written.
+        """
         b, lane, columns = self.builder, self.lane, self.room.columns
         unit = sink.unit
         across = min(columns // unit, WARP)
         high = WARP // across
         line, own = b.let(lane // across), b.let(lane % across * unit)
-        with b.for_(0, count // high, name="line") as number:
-            inside = b.let(number * high + line)
-            row = b.let(corner.row + inside)
-            with b.if_(row < self.product.m if self._cut(self.product.m) else None):
-                target = sink.line(corner.batch, row)
-                for first in range(0, columns, across * unit):
-                    place = b.let(own + first)
+        chunks = columns // (across * unit)
+        together = _together(count // high, sink.ahead * chunks)
+        with b.for_(0, count // high, together, name="line") as number:
+            units = []
+            for i in range(together):
+                inside = b.let((number + i) * high + line)
+                row = b.let(corner.row + inside)
+                target = sink.line(corner.batch, self._clipped(row, self.product.m, 1))
+                for chunk in range(chunks):
+                    place = b.let(own + chunk * across * unit)
                     column = b.let(corner.column + place)
-                    with b.if_(column < self.product.n if self._cut(self.product.n) else None):
-                        sink.write(target, column, self._read(inside, place, unit))
+                    at = self._clipped(column, self.product.n, unit)
+                    units.append((inside, row, target, place, column, sink.read_ahead(target, at)))
+            for inside, row, target, place, column, ahead in units:
+                sums = self._read(inside, place, unit)
+                with b.if_(
+                    row < self.product.m if self._cut(self.product.m) else None,
+                    column < self.product.n if self._cut(self.product.n) else None,
+                ):
+                    sink.write(target, column, sums, ahead)
+
+    def _clipped(self, place: Value, extent: int, unit: int) -> Number:
+        """A row or column, or the last one that there is: what is read there is not written."""
+        if not self._cut(extent):
+            return place
+        return self.builder.min(place, extent - unit)
 
     def _cut(self, extent: int) -> bool:
         """Whether tiles may reach beyond an axis; the largest is 256."""

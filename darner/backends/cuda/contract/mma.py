@@ -331,6 +331,7 @@ def write_mma(
     _write_loop(cores, own, loaders, *raster.blocks(b, place.part, total))
     corner = Corner(place.batch, b.let(place.row + row), b.let(place.column + column))
     room = Room(b.let(cores.base + warp * (tile.wm * tile.wn * 4)), tile.wn)
+    took.begin()
     FragmentWriter(b, cores, product, room).write(took, corner, own.sums)
 
 

@@ -69,6 +69,8 @@ CLOCK = 1800.0
 """Cycles in a microsecond."""
 BYTES = 3_600_000.0
 """That go to or from memory in a microsecond."""
+BYTES_OF_ONE = 45_000.0
+"""The same of one multiprocessor, while the others rest."""
 LEAST_BLOCKS = 4
 """Blocks of terms that a part of sums has at least."""
 MOST_PARTS = 16
@@ -173,9 +175,12 @@ def _expected(
     # Blocks of a multiprocessor share what multiplies; one alone has it to itself.
     sharing = min(together, ceil_div(tiles, machine.processors))
     work = tile.bm * tile.bn * (128 // itemsize) / (rate * tile.full * CLOCK)
-    time = each * (TILE + blocks * max(work * sharing, LATENCY))
+    moved = product.count * product.m * product.n * product.beside / BYTES
+    # While a block writes, it does not multiply; another of the multiprocessor does.
+    write = tile.bm * tile.bn * product.beside / BYTES_OF_ONE if cut.parts == 1 else 0.0
+    time = each * (TILE + write * sharing + blocks * max(work * sharing, LATENCY))
     read = product.count * (product.m + product.n) * product.k * itemsize / BYTES
-    found = LAUNCH + max(time, read)
+    found = LAUNCH + max(time, read + moved)
     if cut.parts > 1:
-        found += LAUNCH + 2 * cut.parts * part_bytes(product) / BYTES
+        found += LAUNCH + 2 * cut.parts * part_bytes(product) / BYTES + moved
     return found

@@ -342,6 +342,7 @@ class WgmmaKernel:
                     b.let(slabs + (self.warp & 3) * (tile.slabs * SLAB // 4)), 32 * tile.slabs
                 )
                 writer = FragmentWriter(b, self.cores, self.product, room)
+                took.begin()
                 for number, fragments in enumerate(rows):
                     row = b.let(top + (64 * number + (self.warp & 3) * 16))
                     for j in range(0, len(fragments), room.columns // 8):

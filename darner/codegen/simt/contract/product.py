@@ -57,6 +57,7 @@ class Product:
         rows: the axes that A and the result have.
         columns: the axes that B and the result have.
         summed: the axes that A and B have.
+        beside: bytes for each element of the result that go to or from memory beside it: what the nodes after the product read, and further results.
     """
 
     node: Node
@@ -65,6 +66,7 @@ class Product:
     rows: tuple[Axis, ...]
     columns: tuple[Axis, ...]
     summed: tuple[Axis, ...]
+    beside: int = 0
 
     @property
     def count(self) -> int:
@@ -107,6 +109,7 @@ class Product:
             turn(self.columns),
             turn(self.rows),
             turn(self.summed),
+            self.beside,
         )
 
     def free(self, side: int) -> tuple[Axis, ...]:
@@ -132,7 +135,15 @@ def product_of(spec: Spec, *, tf32: bool = False) -> Product | None:
     if any(view is None or not _is_read(view.base) for view in seen):
         return None
     a, b = (view for view in seen if view is not None)
-    return _product(node, a, b)
+    return replace(_product(node, a, b), beside=_beside(spec, node, (a.base, b.base)))
+
+
+def _beside(spec: Spec, node: Node, factors: Sequence[Node]) -> int:
+    """See ``Product.beside``."""
+    whole, body = prod(sizes(node)), spec.body
+    read = (leaf for leaf in body.inputs.values() if all(leaf is not factor for factor in factors))
+    found = sum(leaf.dtype.itemsize for leaf in read if prod(sizes(leaf)) == whole)
+    return found + sum(output.dtype.itemsize for output in body.outputs[1:])
 
 
 def _is_read(base: Node) -> bool:
