@@ -70,6 +70,7 @@ class EmulatedPrinter(Printer):
     """
 
     space = 0
+    refines = False
 
     def __init__(
         self, machine: Machine, threads: int, function: CodeFunction | None = None
