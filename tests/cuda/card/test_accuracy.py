@@ -36,15 +36,18 @@ def run(make, **inputs):
         return session.run(inputs)["output0"]
 
 
-def check(found, wanted):
+def check(found, wanted, *operands):
+    """No number is more than a place off, and hardly any is where neither results nor operands are at the ends of what f32 holds."""
     np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted))
     there = ~np.isnan(wanted)
     off = places_off(found[there], wanted[there])
     assert off.max() <= 1
-    assert np.mean(off > 0) < 1e-3
-    np.testing.assert_array_equal(
-        np.signbit(found[there][off == 0]), np.signbit(wanted[there][off == 0])
-    )
+    same = off == 0
+    np.testing.assert_array_equal(np.signbit(found[there][same]), np.signbit(wanted[there][same]))
+    size = np.abs([wanted, *operands])
+    usual = ((size > 2.0**-90) & (size < 2.0**90)).all(axis=0)[there]
+    assert usual.sum() > 1000
+    assert np.mean(off[usual] > 0) < 1e-4
 
 
 def test_quotients():
@@ -53,7 +56,7 @@ def test_quotients():
     below[: count**2] = np.tile(above[: count**2 : count], count)
     with np.errstate(all="ignore"):
         wanted = (above.astype(np.float64) / below.astype(np.float64)).astype(np.float32)
-    check(run(lambda a, b: a / b, a=above, b=below), wanted)
+    check(run(lambda a, b: a / b, a=above, b=below), wanted, above, below)
 
 
 @pytest.mark.parametrize("part", [0, 1])
@@ -62,4 +65,4 @@ def test_roots(part):
     x = np.abs(x) if part else x
     with np.errstate(all="ignore"):
         wanted = np.sqrt(x)
-    check(run(lambda v: v.sqrt(), v=x), wanted)
+    check(run(lambda v: v.sqrt(), v=x), wanted, x)
