@@ -8,7 +8,7 @@ from dataclasses import fields
 import pytest
 
 from darner import transforms as transforms
-from darner._rooms import ROOMS
+from darner._homes import HOMES
 from darner.graph.op import OPS
 from darner.interpreter import run as run
 from darner.transforms import cost as cost
@@ -73,7 +73,7 @@ print(json.dumps({{n: rules(i) if isinstance(i, Op) else [] for n, i in declared
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("names", ROOMS.values(), ids=list(ROOMS))
+@pytest.mark.parametrize("names", HOMES.values(), ids=list(HOMES))
 def test_an_op_that_is_the_first_to_be_asked_for_has_all_its_rules(names):
     expected = {
         op.name: sorted(f.name for f in fields(op.rules) if getattr(op.rules, f.name) is not None)
