@@ -111,3 +111,24 @@ def test_tables_list_ops_in_one_order_whatever_was_asked_for_first():
     ]
     assert orders[0] == orders[1]
     assert set(orders[0].split()) == {*OPS, *BUILDERS}
+
+
+def test_threads_that_ask_for_all_ops_at_once_get_them():
+    program = """
+import threading
+from darner._homes import HOMES
+from darner.graph.op import op_or_builder
+names = [name for names in HOMES.values() for name in names.split()]
+found, together = [], threading.Barrier(8)
+def ask(first):
+    together.wait()
+    found.extend(op_or_builder(name).name for name in names[first::8] + names[::-1] + names)
+threads = [threading.Thread(target=ask, args=(first,)) for first in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(len(found) - 17 * len(names))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("0\n", "")
