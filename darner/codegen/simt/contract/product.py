@@ -177,10 +177,13 @@ def _product(node: Node, a: Strided, b: Strided) -> Product:
         Axis(left[i], (a.strides[i], b.strides[j]))
         for i, j in zip(attrs["a_contract"], attrs["b_contract"], strict=True)
     ]
-    groups = (
-        tuple(axis for axis in axes if axis.size != 1) for axes in (batch, rows, columns, summed)
-    )
-    return Product(node, (Operand(a.base, a.offset), Operand(b.base, b.offset)), *groups)
+    operands = Operand(a.base, a.offset), Operand(b.base, b.offset)
+    return Product(node, operands, _long(batch), _long(rows), _long(columns), _long(summed))
+
+
+def _long(axes: Sequence[Axis]) -> tuple[Axis, ...]:
+    """The axes along which there is more than one."""
+    return tuple(axis for axis in axes if axis.size != 1)
 
 
 def _free(attrs: dict[str, tuple[int, ...]], side: str, rank: int) -> list[int]:
