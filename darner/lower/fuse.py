@@ -75,9 +75,14 @@ class Group:
     needs: set[int] = field(default_factory=set)
 
 
-def fuse(graph: Graph, ended: Collection[str] | None = None) -> list[Group]:
-    """The kernels of a graph, in an order in which they can run; those by index of the ops ``ended`` may have epilogues."""
-    work = _Fusion(graph)
+def fuse(
+    graph: Graph, ended: Collection[str] | None = None, places_parts: bool = False
+) -> list[Group]:
+    """The kernels of a graph, in an order in which they can run; those by index of the ops ``ended`` may have epilogues.
+
+    With ``places_parts`` a map that makes the parts of a concatenation takes in what is element-wise beside them.
+    """
+    work = _Fusion(graph, places_parts)
     work.epilogues()
     work.ends(ended_ops() if ended is None else ended)
     work.sides()
@@ -90,8 +95,9 @@ def fuse(graph: Graph, ended: Collection[str] | None = None) -> list[Group]:
 class _Fusion:
     """Groups of nodes, joined step by step."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, places_parts: bool = False) -> None:
         self.graph = graph
+        self.places_parts = places_parts
         self.nodes = list(graph.nodes)
         self.roles = roles(graph)
         self.kept = {node.id for node in (*graph.outputs, *graph.updates.values())}
@@ -541,9 +547,23 @@ class _Fusion:
                 if producer is None or producer == consumer:
                     continue
                 first, second = self.groups[producer], self.groups[consumer]
-                alike = first.kind == second.kind == "map" and first.space == second.space
-                if alike and self._may_join(producer, consumer):
+                alike = first.space == second.space or self._make_parts(first, second)
+                if first.kind != "map" or second.kind != "map" or not alike:
+                    continue
+                if self._may_join(producer, consumer):
                     self._join(producer, consumer, "map")
+
+    def _make_parts(self, first: Group, second: Group) -> bool:
+        """Whether all that two maps compute is of one shape, but for concatenations of that, which a target can place part by part."""
+        if not self.places_parts:
+            return False
+        shapes = set[Shape]()
+        for node in (self.nodes[id] for group in (first, second) for id in group.nodes):
+            if node.op.name == "concat":
+                shapes.update(part.shape for part in node.operands)
+            else:
+                shapes.add(node.shape)
+        return len(shapes) == 1
 
     def _spreads(self, node: Node, consumer: int) -> bool:
         """Whether a kernel would compute it more than once for each of its elements."""

@@ -40,6 +40,7 @@ def lower(  # many parameters: all but the graph are what a backend asks for, by
     target: str = "reference",
     whole: Collection[str] | None = None,
     ended: Collection[str] | None = None,
+    places_parts: bool = False,
     options: Mapping[str, Any] | None = None,
     alignment: int = ALIGNMENT,
     segment: int | None = None,
@@ -48,8 +49,8 @@ def lower(  # many parameters: all but the graph are what a backend asks for, by
     """The plan of a graph whose sizes are all known.
 
     ``whole`` names the composites for which the target has kernels of their own, ``ended`` the ops by index whose kernels may end with what is
-    element-wise after them; every value of the arena begins at a multiple of ``alignment`` bytes, and with ``segment`` none lies across a multiple
-    of that many. ``stored`` says of which parameters or states a leaf is made that holds several side by side, for a target that keeps them so.
+    element-wise after them; ``places_parts`` says that maps write each part of a concatenation where it belongs. Every value of the arena begins at a
+    multiple of ``alignment`` bytes, and with ``segment`` none lies across a multiple of that many. ``stored`` says of which parameters or states a leaf is made that holds several side by side, for a target that keeps them so.
 
     States and parameters are updated in place where the kernel that computes the new value is the last to read the old one, and none that can fail comes
     after it.
@@ -60,7 +61,7 @@ def lower(  # many parameters: all but the graph are what a backend asks for, by
             raise ShapeError(
                 f"the sizes {', '.join(symbols)} are not known", hint="graph.bind(name=size) first"
             )
-    rules = _Rules(target, whole, ended, alignment, segment, stored or {})
+    rules = _Rules(target, whole, ended, places_parts, alignment, segment, stored or {})
     return rules.plan(graph, dict(options or {})).verify()
 
 
@@ -71,6 +72,7 @@ class _Rules:
     target: str
     whole: Collection[str] | None
     ended: Collection[str] | None
+    places_parts: bool
     alignment: int
     segment: int | None
     stored: Mapping[str, Parts]
@@ -78,7 +80,7 @@ class _Rules:
     def plan(self, graph: Graph, options: dict[str, Any]) -> Plan:
         """The plan of a graph."""
         prepared = prepare(graph, self.whole)
-        works, commit = committed(prepared, kernels(prepared, self.ended))
+        works, commit = committed(prepared, self._kernels(prepared))
         made = _Assembly(prepared, works, commit, self)
         made.name_parts(self.stored)
         return made.plan(graph, options)
@@ -91,10 +93,13 @@ class _Rules:
         graph = body_graph(kernel)
         prepared = prepare(graph, self.whole)
         works = sorted(
-            kernels(prepared, self.ended), key=lambda work: not _only_stacks_leaves(prepared, work)
+            self._kernels(prepared), key=lambda work: not _only_stacks_leaves(prepared, work)
         )
         made = _Assembly(prepared, works, 0, self)
         return made.plan(graph, {}, all_in_place=True)
+
+    def _kernels(self, prepared: Graph) -> list[Work]:
+        return kernels(prepared, self.ended, self.places_parts)
 
 
 def _only_stacks_leaves(graph: Graph, work: Work) -> bool:

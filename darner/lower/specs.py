@@ -48,10 +48,13 @@ class Work:
     checks: tuple[int, ...] = ()
 
 
-def kernels(graph: Graph, ended: Collection[str] | None = None) -> list[Work]:
+def kernels(
+    graph: Graph, ended: Collection[str] | None = None, places_parts: bool = False
+) -> list[Work]:
     """The kernels of a prepared graph, in an order in which they can run.
 
-    A view that is an output is copied by a kernel of its own. ``ended`` are the ops by index whose kernels may have epilogues.
+    A view that is an output is copied by a kernel of its own. ``ended`` are the ops by index whose kernels may have epilogues; for
+    ``places_parts`` see ``fuse``.
 
     >>> import darner
     >>> g = darner.Graph()
@@ -61,7 +64,7 @@ def kernels(graph: Graph, ended: Collection[str] | None = None) -> list[Work]:
     >>> [(work.kind, len(work.nodes)) for work in kernels(prepare(g))]
     [('contract', 2)]
     """
-    groups = fuse(graph, ended)
+    groups = fuse(graph, ended, places_parts)
     found = roles(graph)
     outside = _read_outside(graph, groups, found)
     bodies = _Bodies(graph, outside, found)

@@ -47,7 +47,7 @@ class CpuBackend(Backend):
         def has_code(spec: Spec) -> bool:
             return template_of(spec) is not None
 
-        return LowerRules(has_code, ended=ended_ops(), side_by_side=True)
+        return LowerRules(has_code, ended=ended_ops(), places_parts=True, side_by_side=True)
 
     def compile(self, plan: Plan, request: Request) -> Program:
         """The plan as native code."""
