@@ -16,7 +16,8 @@ from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.types import TupleType
 from ..ops.faults import can_fail
-from .fuse import Group, fuse
+from .fuse import fuse
+from .groups import Group
 from .roles import roles
 
 if TYPE_CHECKING:
