@@ -1,8 +1,8 @@
 """The gradient of a loop: a loop in the other direction over the transposed body.
 
 Its carries are the cotangents of the carries and sums for the constants; it reads what the forward loop kept of each step. Kept are the carries that
-a step begins with and the results of products, reductions and the like; what is element by element is computed again from these. With ``recompute``
-only the carries are kept.
+a step begins with and the results of products, reductions and the like; what is element by element is computed again from these. A result that only
+one element-wise op reads is kept behind that op: a gate behind its sigmoid. With ``recompute`` only the carries are kept.
 """
 
 from __future__ import annotations
