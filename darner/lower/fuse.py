@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 
 from ..graph.dims import Shape
 from ..graph.errors import InternalError
-from ..graph.facts import Role
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.types import TensorType, TupleType
+from .groups import EPILOGUES, KINDS, Group, make_parts, number_between
 from .roles import (
     LEAST_ROWS,
     Along,
@@ -44,44 +43,18 @@ LARGEST = 96
 LONGEST_ROW = 1 << 18
 """Elements of a row beyond which no cache keeps it: what is computed from its reduction reads it again in any case."""
 
-KINDS: dict[Role, str] = {
-    "point": "map",
-    "reduce": "rows",
-    "contract": "contract",
-    "attention": "attention",
-    "index": "index",
-    "scan": "scan",
-    "loop": "loop",
-    "library": "library",
-    "host": "host",
-}
-
-EPILOGUES = ("contract", "attention", "index")
-"""Kinds of kernels that may end with what is element-wise after them."""
-
-
-@dataclass
-class Group:
-    """A kernel in the making.
-
-    Attributes:
-        nodes: ids, ascending.
-        space: the shape that its element-wise nodes have, or that its reductions read.
-        axes: what its reductions sum over; None without one.
-    """
-
-    kind: str
-    nodes: list[int]
-    space: Shape | None
-    axes: tuple[int, ...] | None = None
-    needs: set[int] = field(default_factory=set)
-
 
 def fuse(
-    graph: Graph, ended: Collection[str] | None = None, multipliers: Multipliers | None = None
+    graph: Graph,
+    ended: Collection[str] | None = None,
+    multipliers: Multipliers | None = None,
+    places_parts: bool = False,
 ) -> list[Group]:
-    """The kernels of a graph, in an order in which they can run; those by index of the ops ``ended`` may have epilogues."""
-    work = _Fusion(graph, multipliers)
+    """The kernels of a graph, in an order in which they can run; those by index of the ops ``ended`` may have epilogues.
+
+    With ``places_parts`` a map that makes the parts of a concatenation takes in what is element-wise beside them.
+    """
+    work = _Fusion(graph, multipliers, places_parts)
     work.epilogues()
     work.ends(ended_ops() if ended is None else ended)
     work.sides()
@@ -94,8 +67,11 @@ def fuse(
 class _Fusion:
     """Groups of nodes, joined step by step."""
 
-    def __init__(self, graph: Graph, multipliers: Multipliers | None) -> None:
+    def __init__(
+        self, graph: Graph, multipliers: Multipliers | None, places_parts: bool = False
+    ) -> None:
         self.graph = graph
+        self.places_parts = places_parts
         self.nodes = list(graph.nodes)
         self.roles = roles(graph, multipliers)
         self.kept = {node.id for node in (*graph.outputs, *graph.updates.values())}
@@ -301,7 +277,7 @@ class _Fusion:
         self.groups[id] = alone
         others = [self.order[self.home[i]] for i in self.readers[id] if self.home[i] != name]
         start, end = self.order[name], min(others, default=self.order[name] + 1.0)
-        self.order[id] = _between(start, end, set(self.order.values()))
+        self.order[id] = number_between(start, end, set(self.order.values()))
         group.needs = {
             self.home[i] for own in group.nodes for i in self.sources[own] if i in self.home
         } - {name}
@@ -547,8 +523,12 @@ class _Fusion:
                 if producer is None or producer == consumer:
                     continue
                 first, second = self.groups[producer], self.groups[consumer]
-                alike = first.kind == second.kind == "map" and first.space == second.space
-                if alike and self._may_join(producer, consumer):
+                alike = first.space == second.space or (
+                    self.places_parts and make_parts(self.nodes, first, second)
+                )
+                if first.kind != "map" or second.kind != "map" or not alike:
+                    continue
+                if self._may_join(producer, consumer):
                     self._join(producer, consumer, "map")
 
     def _spreads(self, node: Node, consumer: int) -> bool:
@@ -586,13 +566,3 @@ class _Fusion:
                 result.append(self.groups[name])
                 stack.pop()
         return result
-
-
-def _between(start: float, end: float, taken: set[float]) -> float:
-    """A number between two others that is not taken."""
-    while True:
-        found = end = (start + end) / 2
-        if found == start:
-            raise InternalError("there is no room left in the order of kernels")
-        if found not in taken:
-            return found

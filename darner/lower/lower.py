@@ -41,6 +41,7 @@ def lower(  # many parameters: all but the graph are what a backend asks for, by
     target: str = "reference",
     whole: Collection[str] | None = None,
     ended: Collection[str] | None = None,
+    places_parts: bool = False,
     options: Mapping[str, Any] | None = None,
     alignment: int = ALIGNMENT,
     segment: int | None = None,
@@ -50,9 +51,9 @@ def lower(  # many parameters: all but the graph are what a backend asks for, by
     """The plan of a graph whose sizes are all known.
 
     ``whole`` names the composites for which the target has kernels of their own, ``ended`` the ops by index whose kernels may end with what is
-    element-wise after them; every value of the arena begins at a multiple of ``alignment`` bytes, and with ``segment`` none lies across a multiple
-    of that many. ``stored`` says of which parameters or states a leaf is made that holds several side by side, for a target that keeps them so, and
-    ``multipliers`` which contractions read operands of fewer bits than f32 where they lie.
+    element-wise after them; ``places_parts`` says that maps write each part of a concatenation where it belongs. Every value of the arena begins at a
+    multiple of ``alignment`` bytes, and with ``segment`` none lies across a multiple of that many. ``stored`` says of which parameters or states a leaf
+    is made that holds several side by side, for a target that keeps them so, and ``multipliers`` which contractions read operands of fewer bits than f32 where they lie.
 
     States and parameters are updated in place where the kernel that computes the new value is the last to read the old one, and none that can fail comes
     after it.
@@ -63,7 +64,9 @@ def lower(  # many parameters: all but the graph are what a backend asks for, by
             raise ShapeError(
                 f"the sizes {', '.join(symbols)} are not known", hint="graph.bind(name=size) first"
             )
-    rules = _Rules(target, whole, ended, alignment, segment, stored or {}, multipliers)
+    rules = _Rules(
+        target, whole, ended, places_parts, alignment, segment, stored or {}, multipliers
+    )
     return rules.plan(graph, dict(options or {})).verify()
 
 
@@ -74,6 +77,7 @@ class _Rules:
     target: str
     whole: Collection[str] | None
     ended: Collection[str] | None
+    places_parts: bool
     alignment: int
     segment: int | None
     stored: Mapping[str, Parts]
@@ -82,7 +86,7 @@ class _Rules:
     def plan(self, graph: Graph, options: dict[str, Any]) -> Plan:
         """The plan of a graph."""
         prepared = prepare(graph, self.whole)
-        works, commit = committed(prepared, kernels(prepared, self.ended, self.multipliers))
+        works, commit = committed(prepared, self._kernels(prepared))
         made = _Assembly(prepared, works, commit, self)
         made.name_parts(self.stored)
         return made.plan(graph, options)
@@ -95,11 +99,13 @@ class _Rules:
         graph = body_graph(kernel)
         prepared = prepare(graph, self.whole)
         works = sorted(
-            kernels(prepared, self.ended, self.multipliers),
-            key=lambda work: not _only_stacks_leaves(prepared, work),
+            self._kernels(prepared), key=lambda work: not _only_stacks_leaves(prepared, work)
         )
         made = _Assembly(prepared, works, 0, self)
         return made.plan(graph, {}, all_in_place=True)
+
+    def _kernels(self, prepared: Graph) -> list[Work]:
+        return kernels(prepared, self.ended, self.multipliers, self.places_parts)
 
 
 def _only_stacks_leaves(graph: Graph, work: Work) -> bool:

@@ -11,6 +11,7 @@ from ..graph.text.attributes import attribute_text
 from ..graph.types import TensorType
 from ..ops.quantised.stored import restored_node, stored_type
 from ..transforms.expand import expand
+from .copies import reading_copies
 from .roles import stays_whole, whole_ops
 
 MOST_WRITTEN = 256
@@ -33,7 +34,7 @@ def prepare(graph: Graph, whole: Collection[str] | None = None) -> Graph:
     names = whole_ops() if whole is None else whole
     graph = with_stored_parameters(graph)
     written = expand(graph, keep=lambda node: node.op.name in names and stays_whole(node))
-    return merged(_Bodies().rewritten(written))
+    return reading_copies(merged(_Bodies().rewritten(written)))
 
 
 class _Bodies:

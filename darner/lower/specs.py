@@ -16,7 +16,8 @@ from ..graph.node import Node
 from ..graph.text.attributes import attribute_text
 from ..graph.types import TupleType
 from ..ops.faults import can_fail
-from .fuse import Group, fuse
+from .fuse import fuse
+from .groups import Group
 from .roles import roles
 from .strided import Multipliers
 
@@ -50,12 +51,15 @@ class Work:
 
 
 def kernels(
-    graph: Graph, ended: Collection[str] | None = None, multipliers: Multipliers | None = None
+    graph: Graph,
+    ended: Collection[str] | None = None,
+    multipliers: Multipliers | None = None,
+    places_parts: bool = False,
 ) -> list[Work]:
     """The kernels of a prepared graph, in an order in which they can run.
 
     A view that is an output is copied by a kernel of its own. ``ended`` are the ops by index whose kernels may have epilogues,
-    ``multipliers`` those of the target.
+    ``multipliers`` those of the target; for ``places_parts`` see ``fuse``.
 
     >>> import darner
     >>> g = darner.Graph()
@@ -65,7 +69,7 @@ def kernels(
     >>> [(work.kind, len(work.nodes)) for work in kernels(prepare(g))]
     [('contract', 2)]
     """
-    groups = fuse(graph, ended, multipliers)
+    groups = fuse(graph, ended, multipliers, places_parts)
     found = roles(graph, multipliers)
     outside = _read_outside(graph, groups, found)
     bodies = _Bodies(graph, outside, found)

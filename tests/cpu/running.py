@@ -12,7 +12,8 @@ from tests.zoo import values
 
 def compiled(graph, *, whole=None, **options):
     """The program of a graph; ``whole`` names the composites that keep a kernel of their own, none by default."""
-    return CpuProgram(lower(graph, target="cpu", whole=whole or ()), **options)
+    plan = lower(graph, target="cpu", whole=whole or (), places_parts=True)
+    return CpuProgram(plan, **options)
 
 
 def run_program(program, inputs=None, params=None, state=None):

@@ -1,12 +1,14 @@
 """Loops by native code: what the interpreter computes, on any number of threads, in either form."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import darner
-from darner import Graph, optim
+from darner import Graph, nn, optim
 from darner.backends.cpu.kernels import template_of
-from darner.backends.cpu.loops.layout import cyclic_waits, layout_of
+from darner.backends.cpu.loops.layout import cyclic_waits, layout_of, rows_of
 from darner.backends.cpu.runtime.jit import host
 from darner.graph.attributes import Float
 from darner.graph.op import OPS
@@ -59,13 +61,13 @@ def test_a_loop_in_a_loop_computes_what_the_interpreter_computes():
     check(*nested_loop())
 
 
-def recurrent(length, batch=3, width=20, reverse=False):
-    """h = tanh(h @ w + x), the sums of all h, and what they were before each step."""
+def recurrent(length, batch=3, width=20, reverse=False, sums=True):
+    """h = tanh(h @ w + x), the ``sums`` of all h, and what they were before each step."""
     body = Graph("body")
     h, w = body.input("h", (batch, width)), body.input("w", (width, width))
     x = body.input("x", (batch, width))
     following = (h @ w + x).tanh()
-    body.set_outputs([following, following.sum(-1), h])
+    body.set_outputs([following, following.sum(-1) if sums else following * 2.0, h])
     graph = Graph("recurrent")
     leaves = [
         graph.input("init", (batch, width)),
@@ -115,6 +117,92 @@ def test_a_carry_that_is_read_whole_changes_places_with_its_new_value():
     layout = layout_of(spec, host())
     assert len(layout.loop.exchanged) == 1
     assert len(layout.steps) == len(spec.inner.kernels) - 1
+
+
+def two_cores():
+    return replace(host(), cores=2)
+
+
+def test_threads_take_rows_of_their_own_where_rows_know_nothing_of_each_other():
+    (spec,) = lower(recurrent(20, batch=7, width=96, sums=False)[0], target="cpu").specs.values()
+    found = rows_of(spec, two_cores())
+    assert found.counts == (4, 3)
+    assert {
+        n: layout.loop.plan.buffers[0].type.shape[0] for n, layout in found.layouts.items()
+    } == {
+        4: 4,
+        3: 3,
+    }
+    assert rows_of(spec, replace(host(), cores=1)) is None
+
+
+@pytest.mark.parametrize(("batch", "width"), [(2, 33), (7, 96), (13, 40), (30, 17)])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_rows_that_threads_take_are_bit_equal_to_all_rows_together(batch, width, reverse):
+    check(*recurrent(20, batch, width, reverse, sums=False), close=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("step", "apart"),
+    [
+        (lambda h, x, w: (h @ w + x).tanh(), True),
+        (lambda h, x, w: (h @ w).reshape((8, 2, 32)).reshape((8, 64)) + x, True),
+        (lambda h, x, w: w[:8, :8] @ h + x, False),
+        (lambda h, x, w: (h @ w).flip(0) + x, False),
+        (lambda h, x, w: h @ w + x.sum(0), False),
+        (lambda h, x, w: h @ w + x * w[:8], False),
+    ],
+    ids=["product", "reshape", "mixed", "flipped", "summed", "rows of a constant"],
+)
+def test_rows_go_apart_only_where_a_step_mixes_none_of_them(step, apart):
+    g = Graph()
+    w = g.input("w", (64, 64))
+    last, _ = g.iterate(
+        lambda h, x: (step(h, x, w), None), g.input("h", (8, 64)), g.input("x", (20, 8, 64))
+    )
+    g.set_outputs([last])
+    (spec,) = (s for s in lower(g, target="cpu").specs.values() if s.kind == "loop")
+    assert (rows_of(spec, two_cores()) is not None) == apart
+
+
+def test_rows_stay_together_where_their_weights_are_larger_than_a_core_keeps():
+    (large,) = lower(recurrent(20, 8, 1024, sums=False)[0], target="cpu").specs.values()
+    assert rows_of(large, two_cores()) is None
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_recurrent_layers_and_their_gradients_are_bit_equal_on_any_number_of_threads(kind):
+    found = []
+    for threads in (1, 2):
+        g = Graph()
+        y, _ = getattr(nn, kind)("rnn", 9, 37)(g.input("x", (5, 11, 9)))
+        g.set_outputs([y.square().sum()])
+        rng = np.random.default_rng(0)
+        with darner.build_session(g, threads=threads) as session:
+            for name, leaf in g.parameters.items():
+                session.set_parameter(name, rng.normal(size=leaf.shape) * 0.2)
+            result = session.run({"x": rng.normal(size=(5, 11, 9))})["output0"]
+            found.append([result, *(session.read_grad(name) for name in g.parameters)])
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_few_rows_meet_packed_weights_where_these_would_be_packed_in_every_step():
+    """The weight's columns lie apart: as they are, they would be dot products, or panels that each step makes anew."""
+
+    def packed(length, batch):
+        g = Graph()
+        w, x = g.input("w", (64, 64)), g.input("x", (length, batch, 64))
+
+        def step(h, x_t):
+            return h.dot_general(w, 1, 1) + x_t, None
+
+        last, _ = g.iterate(step, g.zeros((batch, 64)), x)
+        g.set_outputs([last])
+        found = [s for s in lower(g, target="cpu").specs.values() if s.kind == "loop"]
+        return len(layout_of(found[0], host()).packed)
+
+    assert [packed(20, 3), packed(20, 1), packed(4, 3)] == [1, 0, 0]
 
 
 def test_two_carries_that_take_one_value_are_those_of_the_interpreter():

@@ -9,6 +9,7 @@ import darner
 from darner import ArgumentError, Graph, ShapeError
 from darner.ops.loops.loop import loop
 from darner.testing import make_case
+from darner.transforms.expand import expand
 from darner.transforms.loops.motion import move_products
 from darner.transforms.loops.tidy import tidy_loops
 from tests.unrolled import loops_of, unrolled
@@ -226,6 +227,35 @@ def test_a_gradient_is_one_loop_forward_and_one_back_and_carries_no_matrix(rever
     forward, backward = loops_of(darner.value_and_grad(g, [*"wuv", "x"]))
     assert (forward.reverse, backward.reverse) == (reverse, not reverse)
     assert [node.shape for node in backward.init] == [(2, 3)]  # no sum of gradients of weights
+
+
+@pytest.mark.parametrize(("kind", "kept", "again"), [("RNN", 2, 0), ("LSTM", 6, 1), ("GRU", 5, 0)])
+def test_gates_are_kept_behind_their_sigmoids_and_not_computed_again(kind, kept, again):
+    """Of an LSTM a step keeps h, c and four gates; only the tanh of c is computed again."""
+    g = Graph("layer")
+    y, _ = getattr(darner.nn, kind)("layer", 3, 4)(g.input("x", (2, 5, 3)))
+    g.set_outputs([y.square().sum()])
+    forward, backward = loops_of(darner.optimize(darner.value_and_grad(g, list(g.parameters))))
+    written = len(forward.body.outputs) - len(forward.init)
+    ops = [node.op.name for node in expand(backward.body).nodes]
+    assert ops.count("exp") + ops.count("sigmoid") == 0
+    assert ops.count("tanh") == again
+    assert written <= kept + 1  # the outputs of the layer besides
+
+
+def test_what_is_larger_than_what_it_is_made_of_is_not_kept_in_its_place():
+    g = Graph()
+    w, x = g.parameter("w", (3, 1), "f64"), g.input("x", (5, 2, 3), "f64")
+
+    def step(h, x_t):
+        return (h @ w + x_t).tanh(), None  # (2, 1) becomes (2, 3)
+
+    h, _ = g.iterate(step, g.zeros((2, 3), "f64"), x)
+    g.set_outputs([h.square().sum()])
+    found = darner.value_and_grad(g, ["w"])
+    forward, _ = loops_of(found)
+    shapes = [node.shape for node in forward.body.outputs[1:]]
+    assert (2, 1) in shapes
 
 
 @pytest.mark.parametrize("reverse", [False, True])

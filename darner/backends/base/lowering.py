@@ -37,6 +37,7 @@ def lower_for(
             target=backend.target,
             whole=whole,
             ended=ended,
+            places_parts=rules.places_parts,
             options=options,
             alignment=rules.alignment,
             segment=segment,

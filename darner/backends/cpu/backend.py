@@ -51,7 +51,13 @@ class CpuBackend(Backend):
 
         # Convolutions read f32, or all of one 16-bit type.
         multipliers = Multipliers(contractions().difference(CONVOLUTIONS))
-        return LowerRules(has_code, ended=ended_ops(), side_by_side=True, multipliers=multipliers)
+        return LowerRules(
+            has_code,
+            ended=ended_ops(),
+            places_parts=True,
+            side_by_side=True,
+            multipliers=multipliers,
+        )
 
     def compile(self, plan: Plan, request: Request) -> Program:
         """The plan as native code."""

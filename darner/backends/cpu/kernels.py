@@ -131,6 +131,12 @@ def written_by(spec: Spec) -> Template:
     return template
 
 
+def _packing_of(template: Template, spec: Spec, machine: Machine) -> Packing | None:
+    """What a kernel takes packed that is run once in a step."""
+    found = template.packing(spec, machine)
+    return None if found is not None and found.repeated else found
+
+
 def functions_of(plan: Plan, machine: Machine, fixed: Collection[int] = ()) -> Functions:
     """The functions of a plan; ``fixed`` are buffers that change seldom, which are packed where that helps.
 
@@ -139,7 +145,7 @@ def functions_of(plan: Plan, machine: Machine, fixed: Collection[int] = ()) -> F
     """
     templates = _templates_of(plan)
     packings = {
-        digest: template.packing(plan.specs[digest], machine) if fixed else None
+        digest: _packing_of(template, plan.specs[digest], machine) if fixed else None
         for digest, template in templates.items()
     }
     offered = {

@@ -172,8 +172,8 @@ class ShaderLane(Lane):
 
     # ----------------------------------------------------------------------- remainders
 
-    def quadrant(self) -> tuple[Lane, Lane]:
-        """(r, n) with this angle = n * pi / 2 + r and |r| at most a little over pi / 4; n counts modulo 4."""
+    def quadrant(self) -> tuple[Lane, Lane, Lane]:
+        """(r, r, n) with this angle = n * pi / 2 + r and |r| at most a little over pi / 4; n counts modulo 4."""
         kind, (word, _) = spelled(self.type), _word(self.bits)
         self.builder.text(self.constant(math.nan).value)  # declares what gives it
         self.builder.declare(f"high_product_{word}", high_product(self.bits))
@@ -181,7 +181,7 @@ class ShaderLane(Lane):
         found = self.builder.name()
         self.builder.line(f"let {found} = quadrant_{kind}({self.builder.text(self.value)});")
         r = self.of(Text(self.type, f"{found}.rest"))
-        return r, self.of(Text(self.integer(), f"{found}.turns"))
+        return r, r, self.of(Text(self.integer(), f"{found}.turns"))
 
     def truncated_remainder(self, divisor: Lane) -> Lane:
         """What C calls fmod, by long division of significands."""

@@ -254,22 +254,27 @@ def atanh(x: Lane) -> Lane:
 # --------------------------------------------------------------------------- trigonometry
 
 
-def _sine_and_cosine(r: Lane) -> tuple[Lane, Lane]:
-    """Of an angle of at most a little over pi / 4."""
-    z = r * r
-    sine = (r * z).fma(z.polynomial(tables.SIN[r.bits]), r)
-    sine = r.equals(0.0).choose(r, sine)  # the sum would lose the sign of -0
-    cosine = (z * z).fma(z.polynomial(tables.COS[r.bits]), z.fma(-0.5, 1.0))
+def _sine_and_cosine(r: Lane, near: Lane) -> tuple[Lane, Lane]:
+    """Of an angle of at most a little over pi / 4, ``near`` being close to it; of -0 the sine is 0.
+
+    A loop may wait for nothing but its sine, so what can be computed side by side is.
+    """
+    z = near * near
+    square = z * z
+    sine = (near * z).fma(z.short_chain(tables.SIN[r.bits], square), r)
+    cosine = square.fma(z.short_chain(tables.COS[r.bits], square), z.fma(-0.5, 1.0))
     return sine, cosine
 
 
 def _wave(x: Lane, quarters: int) -> Lane:
     """The sine of x plus so many quarter turns."""
-    r, turns = x.quadrant()
-    sine, cosine = _sine_and_cosine(r)
+    r, near, turns = x.quadrant()
+    sine, cosine = _sine_and_cosine(r, near)
     turns = turns + quarters
     value = (turns & 1).differs(0).choose(cosine, sine)
     sign = (turns & 2).shift_left(turns.bits - 2)
+    if quarters == 0:
+        sign = r.equals(0.0).choose(r.as_integer(), sign)
     return (value.as_integer() ^ sign).as_float()
 
 
@@ -286,8 +291,9 @@ def cos(x: Lane) -> Lane:
 @through_double
 def tan(x: Lane) -> Lane:
     """The tangent."""
-    r, turns = x.quadrant()
-    sine, cosine = _sine_and_cosine(r)
+    r, near, turns = x.quadrant()
+    sine, cosine = _sine_and_cosine(r, near)
+    sine = r.equals(0.0).choose(r, sine)
     odd = (turns & 1).differs(0)
     return odd.choose(-cosine, sine) / odd.choose(sine, cosine)
 

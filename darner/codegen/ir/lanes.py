@@ -203,6 +203,22 @@ class Lane(Functions):
             total = total.fma(self, coefficient)
         return total
 
+    def short_chain(self, coefficients: Sequence[float], square: Lane) -> Lane:
+        """The polynomial with these coefficients, given the square of this value: by pairs, so that few products wait for each other."""
+        pairs = [
+            self.fma(coefficients[i + 1], coefficients[i])
+            if i + 1 < len(coefficients)
+            else self.constant(coefficients[i])
+            for i in range(0, len(coefficients), 2)
+        ]
+        while len(pairs) > 1:
+            following = [
+                square.fma(pairs[i + 1], pairs[i]) if i + 1 < len(pairs) else pairs[i]
+                for i in range(0, len(pairs), 2)
+            ]
+            pairs, square = following, (square * square if len(following) > 1 else square)
+        return pairs[0]
+
     def nearest_integer(self, factor: float) -> tuple[Lane, Lane]:
         """The integer nearest to the product with a factor, as a float and as an integer (any, where this is NaN)."""
         # Adding so large a number leaves the integer in the low bits of the sum.
@@ -474,8 +490,11 @@ class Lane(Functions):
         """Whether the target computes in f64."""
         return True
 
-    def quadrant(self) -> tuple[Lane, Lane]:
-        """(r, n) with this angle = n * pi / 2 + r and |r| at most a little over pi / 4; n counts modulo 4."""
+    def quadrant(self) -> tuple[Lane, Lane, Lane]:
+        """(r, near, n) with this angle = n * pi / 2 + r and |r| at most a little over pi / 4; n counts modulo 4.
+
+        ``near`` is r but for a correction that only the first term of a series notices, and known sooner.
+        """
         from .remainders import quadrant
 
         return quadrant(self)

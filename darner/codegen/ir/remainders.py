@@ -13,7 +13,7 @@ from typing import cast
 from . import tables
 from .emit import constant_words
 from .lanes import Lane, function_of, mangled, own_function
-from .types import Builder, Function, Value
+from .types import Block, Builder, Function, Value
 
 # Up to here three parts of pi / 2 give the angle to within a unit in its last place.
 QUADRANT_LIMIT = {32: 2.0**17, 64: 2.0**30}
@@ -63,30 +63,39 @@ def _with_rare_lanes(
     with builder.if_then(needed.any().value, likely=False):
         replaced = _lane_by_lane(builder, function, operands, results, needed)
         inside = builder.block
-    merged = []
-    for result, other in zip(results, replaced, strict=True):
-        joined = builder.phi(result.type)
-        joined.add_incoming(result.value, before)
-        joined.add_incoming(other.value, inside)
-        merged.append(result.of(joined))
-    return merged
+    return [
+        _joined(builder, result, before, other, inside)
+        for result, other in zip(results, replaced, strict=True)
+    ]
+
+
+def _joined(builder: Builder, value: Lane, before: Block, other: Lane, inside: Block) -> Lane:
+    """The one value after ``before``, the other after ``inside``."""
+    joined = builder.phi(value.type)
+    joined.add_incoming(value.value, before)
+    joined.add_incoming(other.value, inside)
+    return value.of(joined)
 
 
 # --------------------------------------------------------------------------- angles
 
 
-def quadrant(x: Lane) -> tuple[Lane, Lane]:
-    """(r, n) with x = n * pi / 2 + r and |r| at most a little over pi / 4; n counts modulo 4.
+def quadrant(x: Lane) -> tuple[Lane, Lane, Lane]:
+    """(r, near, n) with x = n * pi / 2 + r and |r| at most a little over pi / 4; n counts modulo 4.
 
-    Right to about a unit in the last place of r for every finite x; NaN for the others.
+    Right to about a unit in the last place of r for every finite x; NaN for the others. ``near`` is known a step before r and differs from it
+    by less than 2**-32 (f32) or 2**-71 (f64): good enough for all but the first term of a series.
     """
     from llvmlite import ir
 
-    pair = ir.LiteralStructType([x.type, x.integer()])
+    triple = ir.LiteralStructType([x.type, x.type, x.integer()])
     name = f"darner.quadrant.{mangled(x.type)}"
-    function = own_function(x.builder.module, name, pair, [x.type], _quadrant_body, "alwaysinline")
+    function = own_function(
+        x.builder.module, name, triple, [x.type], _quadrant_body, "alwaysinline"
+    )
     given = x.builder.call(function, [x.value])
-    return x.of(x.builder.extract_value(given, 0)), x.of(x.builder.extract_value(given, 1))
+    r, near, turns = (x.of(x.builder.extract_value(given, i)) for i in range(3))
+    return r, near, turns
 
 
 def _quadrant_body(builder: Builder, argument: Value) -> None:
@@ -94,18 +103,27 @@ def _quadrant_body(builder: Builder, argument: Value) -> None:
 
     x = Lane(builder, argument)
     bits = x.bits
-    first, second, third = tables.HALF_PI[bits]
+    # All three are positive, so that products with n = 0 are -0: sums with them keep the sign of -0.
+    first, second, third = tables.QUARTER_TURN[bits]
     n, turns = x.nearest_integer(2.0 / (2.0 * tables.HALF_PI[64][0]))
     # The first step is exact; the others round to a last place of what is left.
-    r = n.fma(-third, n.fma(-second, n.fma(-first, x)))
-    r = x.equals(0.0).choose(x, r)  # the sums would lose the sign of -0
+    near = n.fma(-second, n.fma(-first, x))
+    r = n.fma(-third, near)
     pair = ir.LiteralStructType([x.element, ir.IntType(bits)])
     name = f"darner.quadrant.far.{mangled(x.element)}"
     far = own_function(builder.module, name, pair, [x.element], _far_body, "noinline")
     needed = x.absolute() > QUADRANT_LIMIT[bits]
-    r, turns = _with_rare_lanes(builder, far, [x], [r, turns], needed)
-    r = (x.absolute() < float("inf")).choose(r, x - x)
-    _return(builder, r, turns)
+    before = builder.block
+    with builder.if_then(needed.any().value, likely=False):
+        exact, counted = _lane_by_lane(builder, far, [x], [r, turns], needed)
+        exact = (x.absolute() < float("inf")).choose(exact, x - x)
+        inside = builder.block
+    _return(
+        builder,
+        _joined(builder, r, before, exact, inside),
+        _joined(builder, near, before, exact, inside),
+        _joined(builder, turns, before, counted, inside),
+    )
 
 
 def _far_body(builder: Builder, argument: Value) -> None:

@@ -1,8 +1,8 @@
 """The gradient of a loop: a loop in the other direction over the transposed body.
 
 Its carries are the cotangents of the carries and sums for the constants; it reads what the forward loop kept of each step. Kept are the carries that
-a step begins with and the results of products, reductions and the like; what is element by element is computed again from these. With ``recompute``
-only the carries are kept.
+a step begins with and the results of products, reductions and the like; what is element by element is computed again from these. A result that only
+one element-wise op reads is kept behind that op: a gate behind its sigmoid. With ``recompute`` only the carries are kept.
 """
 
 from __future__ import annotations
@@ -144,7 +144,25 @@ class _Sweep:
                 kept.append(node)
             else:
                 needed.update(node.inputs)
-        return kept[::-1]
+        return self._moved_on(kept[::-1], behind, varies)
+
+    def _moved_on(
+        self, kept: list[Node], behind: Sequence[bool], varies: Sequence[bool]
+    ) -> list[Node]:
+        """What is kept, moved on to what is made of it alone: a gate behind its sigmoid, which then need not be computed again."""
+        held = {leaf.id for leaf in self.leaves}
+        ends = [node for node in self.found.values() if node is not None]
+        for place, node in enumerate(kept):
+            while node.id not in held:
+                known = {n.id for n in (*self.leaves, *self.cotangents, *kept)}
+                read = {n.id for n in (*closure(self.graph.nodes, ends, known), *ends)}
+                readers = [user for user in self.graph.users(node) if user.id in read]
+                if len(readers) != 1 or behind[readers[0].id] or not varies[readers[0].id]:
+                    break
+                if not _takes_the_place(readers[0], node):
+                    break
+                kept[place] = node = readers[0]
+        return list({node.id: node for node in kept}.values())
 
     def emit(self, graph: Graph, cotangents: Sequence[Node | None]) -> list[Node | None]:
         """Add both loops to a graph; what the operands receive."""
@@ -218,6 +236,13 @@ def _is_dear(node: Node) -> bool:
     if node.op.name == "project":
         return True
     return not node.op.traits & {"elementwise", "view", "barrier"}
+
+
+def _takes_the_place(node: Node, operand: Node) -> bool:
+    """Whether a value can be kept in place of an operand: made element by element, and no larger."""
+    if "elementwise" not in node.op.traits or isinstance(node.type, TupleType):
+        return False
+    return node.shape == operand.shape and node.dtype.itemsize <= operand.dtype.itemsize
 
 
 def _summed(leaf: Node) -> DType:

@@ -7,7 +7,7 @@ into one row (or column) axis, those that are summed into another, and batch axe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ....codegen.elements.elements import Elements, can_emit
@@ -161,6 +161,12 @@ def _cuts(
     if parts.rest:
         some.append(dense.part(contraction.batch, parts.rest))
     return parts, [cut(part, machine) for part in some]
+
+
+def order_of_sums(spec: Spec, machine: Machine, packed: bool) -> Hashable:
+    """What the order of a product's sums depends on: products of other rows of A, where it is the same, make the same bits."""
+    parts, cuts = _cuts(spec, _known(spec), machine, packed)
+    return parts, *((some.path == "dots", some.block) for some in cuts)
 
 
 # --------------------------------------------------------------------------- the template
@@ -553,12 +559,12 @@ def _packing(spec: Spec, machine: Machine) -> Packing | None:
         return None
     few = contraction.m < FEWEST_ROWS
     # A few rows read panels faster where these come from memory, and each thread has some.
-    if few and (
-        contraction.k * contraction.n * STORAGE_BYTES[contraction.dtype]
-        < CpuModel.of(machine).of_l2(LEAST_PACKED)
-        or not _has_panels(contraction, machine)
-    ):
-        return None
+    near = contraction.k * contraction.n * STORAGE_BYTES[contraction.dtype] < CpuModel.of(
+        machine
+    ).of_l2(LEAST_PACKED)
+    repeated = few and (near or not _has_panels(contraction, machine))
+    if repeated and (contraction.m == 1 or contraction.b_strides[2] == 1):
+        return None  # a row is made of dot products, and columns that lie side by side are read as they are
     one = replace(contraction, batch=1)
     plan = cut(one, machine, True)
     order = (contraction.dtype, contraction.k, contraction.n, one.b_strides, b.offset)
@@ -577,7 +583,7 @@ def _packing(spec: Spec, machine: Machine) -> Packing | None:
     nbytes = plan.packed_elements * STORAGE_BYTES[plan.panel]
     key = f"panels of {plan.tile.width}: {order}"
     panels = _panels(plan, b.leaf, b.offset)
-    return Packing(operand_number(b.leaf), nbytes, key, emit, panels, few)
+    return Packing(operand_number(b.leaf), nbytes, key, emit, panels, few, repeated)
 
 
 def _panels(plan: Cut, leaf: Node, first: int) -> Panels | None:

@@ -180,6 +180,7 @@ class Packing:
         emit: writes the kernel that packs; its one operand is what is packed, its one result where to.
         panels: the order, where it is all of the operand bit for bit, so that the operand can be read back.
         alone: whether it pays only if nothing reads the operand as it is, which would be kept beside what is packed.
+        repeated: whether it pays only if the kernel is run many times while the operand and what is packed are in the cache.
     """
 
     operand: int
@@ -188,6 +189,7 @@ class Packing:
     emit: Callable[[Code], None]
     panels: Panels | None = None
     alone: bool = False
+    repeated: bool = False
 
 
 def no_packing(spec: Spec, machine: Machine) -> Packing | None:

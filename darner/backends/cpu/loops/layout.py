@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
 
+from ....graph.graph import Graph
 from ....graph.integers import round_up
 from ....io.memory import ALIGNMENT
+from ....lower.loop_rows import of_rows, row_count, rows_each
 from ....lower.loops import CARRY, CONSTANT, Loop, loop_of
+from ....lower.lower import lower
 from ....lower.plan import Buffer, Kernel, Plan, Spec
 from ....lower.work import KernelWork, kernel_work
+from ..contract.template import CONTRACT, order_of_sums
 from ..emit.template import Packing, Scratch, Template
 from ..emit.work_queue import WORDS
 from ..model import CpuModel
@@ -27,6 +31,11 @@ LEAST_STEPS = 8
 """Steps from which on it pays to pack what products of a few rows read, which could read it as it is."""
 ELEMENT = 4.0
 """Cycles of an operation on a vector that is no product."""
+KEPT = 1 / 2
+"""Of the cache next to a core, what all rows read, where each thread takes rows of its own: it is read in every step."""
+READ = 24.0
+"""Bytes of that which a product of a few rows reads in a cycle."""
+KINDS = ("state", "input")
 
 
 @dataclass(frozen=True)
@@ -77,7 +86,10 @@ class Layout:
 @lru_cache(maxsize=1024)
 def layout_of(spec: Spec, machine: Machine) -> Layout:
     """The layout of a loop on a machine."""
-    loop = loop_of(spec)
+    return _laid_out(loop_of(spec), machine)
+
+
+def _laid_out(loop: Loop, machine: Machine) -> Layout:
     needs = [_template(inner).scratch(inner, machine) for inner in loop.plan.specs.values()]
     steps = _steps(loop, machine)
     place = round_up(len(steps) * WORD_BYTES, ALIGNMENT)
@@ -101,6 +113,90 @@ def layout_of(spec: Spec, machine: Machine) -> Layout:
     scratch = Scratch(own, place + shared)
     alone = _is_quicker_alone(loop.plan, steps, machine)
     return Layout(loop, tuple(steps), rooms, packed, arena, place, scratch, alone)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A loop of which each thread takes some rows through all steps, without waiting for the others.
+
+    Attributes:
+        counts: rows of each thread that has some, larger ones first.
+        layouts: of the loop of so many rows, by their number.
+    """
+
+    counts: tuple[int, ...]
+    layouts: dict[int, Layout]
+
+
+@lru_cache(maxsize=1024)
+def rows_of(spec: Spec, machine: Machine) -> Rows | None:
+    """A loop by rows, where its rows know nothing of each other, and threads are done sooner than if they met in every step."""
+    model = CpuModel.of(machine)
+    count = row_count(spec.body) if spec.inner is not None and model.threads > 1 else None
+    if count is None or any(kernel.checks for kernel in loop_of(spec).plan.kernels):
+        return None
+    whole = layout_of(spec, machine)
+    counts = rows_each(count, min(count, model.threads))
+    layouts: dict[int, Layout] = {}
+    for rows in sorted({*counts}):
+        plan = _step_of(of_rows(spec.body, rows), whole.loop.plan)
+        if plan is None:
+            return None
+        layouts[rows] = _laid_out(replace(whole.loop, plan=plan), machine)
+        if _orders(layouts[rows], machine) != _orders(whole, machine):
+            return None
+    found = Rows(tuple(counts), layouts)
+    return found if _rows_are_quicker(whole, layouts[counts[0]], machine) else None
+
+
+def _step_of(kernel: Graph, whole: Plan) -> Plan | None:
+    """The plan of a step of a loop's kernel, with the leaves of the whole one's."""
+    from ....lower.roles import ended_ops
+
+    made = lower(kernel, target=whole.target, ended=ended_ops(), places_parts=True)
+    plans = [spec.inner for spec in made.specs.values() if spec.inner is not None]
+    if len(plans) != 1 or plans[0] is None or len(made.kernels) != 1:
+        return None
+    (plan,) = plans
+    alike = all(plan.leaves(kind).keys() == whole.leaves(kind).keys() for kind in KINDS)
+    written = all(_template_or_none(spec) is not None for spec in plan.specs.values())
+    return plan if alike and written else None
+
+
+def _orders(layout: Layout, machine: Machine) -> list[Hashable]:
+    """What the bits of a step depend on: the orders of its sums. How those of kernels other than maps and products are made nobody says."""
+    return [
+        order_of_sums(step.spec, machine, step.packing is not None)
+        if step.template is CONTRACT
+        else step.spec.kind == "map" or object()
+        for step in layout.steps
+    ]
+
+
+def _rows_are_quicker(whole: Layout, part: Layout, machine: Machine) -> bool:
+    """Whether a thread is done with its rows before all of them are done with a step together.
+
+    What all rows read, each thread reads for itself: it has to stay in the cache next to it.
+    """
+    plan, model = part.loop.plan, CpuModel.of(machine)
+    constants = sum(
+        plan.buffers[number].nbytes
+        for name, number in plan.leaves("input").items()
+        if name[0] == CONSTANT
+    )
+    if constants > model.of_l2(KEPT):
+        return False
+    together = _cycles(whole.loop.plan, whole.steps, machine)
+    waits = sum(step.waits for step in whole.steps)
+    if not whole.alone:
+        together = together / model.threads + waits * BARRIER
+    return max(_cycles(plan, part.steps, machine), constants / READ) < together
+
+
+def _template_or_none(spec: Spec) -> Template | None:
+    from ..kernels import template_of
+
+    return template_of(spec)
 
 
 def _template(spec: Spec) -> Template:
@@ -138,7 +234,9 @@ def _packing(
 ) -> Packing | None:
     """The operand of a kernel that is packed once, before the first step: it is the same in all of them."""
     packing = template.packing(spec, machine) if loop.length > 1 else None
-    if packing is None or (packing.alone and loop.length < LEAST_STEPS):
+    if packing is None:
+        return None
+    if (packing.alone or packing.repeated) and loop.length < LEAST_STEPS:
         return None
     name = str(loop.plan.buffers[kernel.operands[packing.operand]].name)
     same = name[:1] == CONSTANT or (name[:1] == CARRY and not loop.is_updated(name))
@@ -192,9 +290,15 @@ def _two_steps(plan: Plan, exchanged: Mapping[int, int]) -> Plan:
 def _is_quicker_alone(plan: Plan, steps: Sequence[Step], machine: Machine) -> bool:
     """Whether one thread is done before several have waited for each other."""
     model = CpuModel.of(machine)
+    cycles = _cycles(plan, steps, machine)
+    waits = sum(step.waits for step in steps)
+    return cycles * (1 - 1 / model.threads) < waits * (BARRIER + CALL)
+
+
+def _cycles(plan: Plan, steps: Sequence[Step], machine: Machine) -> float:
+    """Cycles of a step that one thread goes through."""
+    model = CpuModel.of(machine)
     work = sum((kernel_work(plan, step.kernel) for step in steps), start=KernelWork())
     lanes = machine.vector_bytes // 4
     cycles = work.contraction_flops / (2 * lanes * model.multiplies)
-    cycles += work.other_flops * ELEMENT / lanes + work.bytes / model.near_bytes
-    waits = sum(step.waits for step in steps)
-    return cycles * (1 - 1 / model.threads) < waits * (BARRIER + CALL)
+    return cycles + work.other_flops * ELEMENT / lanes + work.bytes / model.near_bytes

@@ -17,14 +17,16 @@ from ....codegen.ir.index import Index, i64
 from ....codegen.ir.types import Function, Pointer, Value
 from ....graph.cached import cached_property
 from ....graph.data import Array
-from ....lower.loops import CARRY, failing
+from ....graph.integers import round_up
+from ....io.memory import ALIGNMENT
+from ....lower.loops import CARRY, CONSTANT, STACKED, failing
 from ....lower.plan import Spec
 from ..emit.template import Code, Scratch, Template
 from ..emit.vectors import clear_bytes, copy_bytes, moved, same_pointer
 from ..runtime.jit import Machine
 from ..runtime.steps import FIXED
 from ..runtime.threads_ir import OFFSETS, RECORDS
-from .layout import WORD_BYTES, Layout, Step, layout_of
+from .layout import WORD_BYTES, Layout, Rows, Step, layout_of, rows_of
 
 
 def _fits(spec: Spec) -> bool:
@@ -36,18 +38,33 @@ def _fits(spec: Spec) -> bool:
 
 
 def _scratch(spec: Spec, machine: Machine) -> Scratch:
-    return layout_of(spec, machine).scratch
+    whole, rows = layout_of(spec, machine).scratch, rows_of(spec, machine)
+    if rows is None:
+        return whole
+    needs = [layout.scratch for layout in rows.layouts.values()]
+    own = max(whole.own, *(need.own for need in needs))
+    return Scratch(own, max(whole.shared, len(rows.counts) * _room_of_rows(rows)))
+
+
+def _room_of_rows(rows: Rows) -> int:
+    """Bytes of the scratch memory of one thread that takes rows of its own."""
+    return round_up(max(layout.scratch.shared for layout in rows.layouts.values()), ALIGNMENT)
 
 
 def inner_functions(name: str, spec: Spec, machine: Machine) -> list[tuple[str, Template]]:
     """The functions that the driver of this name calls, and those that they call, each with who writes it."""
     found: list[tuple[str, Template]] = []
-    for step in layout_of(spec, machine).steps:
-        own = inner_name(name, step.function)
-        if own not in (known for known, _ in found):
-            found.append((own, step.template))
-            if step.template is LOOPS:
-                found += inner_functions(own, step.spec, machine)
+    layouts = {name: layout_of(spec, machine)}
+    rows = rows_of(spec, machine)
+    if rows is not None:
+        layouts |= {_name_of_rows(name, count): layout for count, layout in rows.layouts.items()}
+    for prefix, layout in layouts.items():
+        for step in layout.steps:
+            own = inner_name(prefix, step.function)
+            if own not in (known for known, _ in found):
+                found.append((own, step.template))
+                if step.template is LOOPS:
+                    found += inner_functions(own, step.spec, machine)
     return found
 
 
@@ -56,25 +73,69 @@ def inner_name(driver: str, number: int) -> str:
     return f"{driver}.{number}"
 
 
+def _name_of_rows(driver: str, count: int) -> str:
+    return f"{driver}.{count}rows"
+
+
 def _emit(code: Code) -> None:
+    rows = rows_of(code.spec, code.machine)
+    if rows is None:
+        _emit_whole(code)
+        return
+    b = code.builder
+    several = b.icmp_signed(">=", code.threads, i64(len(rows.counts)))
+    with b.if_else(several) as (apart, together):
+        with apart:
+            _emit_rows(code, rows)
+        with together:
+            _emit_whole(code)
+
+
+def _emit_whole(code: Code) -> None:
+    """All rows together: by all threads, which meet in every step, or by one."""
     layout = layout_of(code.spec, code.machine)
-    functions, packs = _functions(code, layout)
+    functions, packs = _functions(code, layout, code.builder.function.name)
     if not layout.alone:
         _Driver(code, layout, functions, packs).emit()
         return
     with code.alone():
-        one = replace(code, thread=i64(0), threads=i64(1), team=_team_of_one(code))
-        _Driver(one, layout, functions, packs).emit()
+        _Driver(_of_one_thread(code), layout, functions, packs).emit()
 
 
-def _functions(code: Code, layout: Layout) -> tuple[dict[int, Function], dict[str, Function]]:
+def _emit_rows(code: Code, rows: Rows) -> None:
+    """Each thread takes its rows through all steps, in scratch memory of its own."""
+    b, own = code.builder, _of_one_thread(code)
+    shared = moved(b, code.shared, b.mul(code.thread, i64(_room_of_rows(rows))))
+    own = replace(own, shared=shared)
+    before = threads = 0
+    for count, layout in sorted(rows.layouts.items(), reverse=True):
+        some = rows.counts.count(count)
+        position = b.sub(code.thread, i64(threads))
+        first = b.add(b.mul(position, i64(count)), i64(before))
+        functions, packs = _functions(own, layout, _name_of_rows(b.function.name, count))
+        mine = b.and_(
+            b.icmp_signed(">=", position, i64(0)), b.icmp_signed("<", position, i64(some))
+        )
+        with b.if_then(mine):
+            _Driver(own, layout, functions, packs, (first, count)).emit()
+        before, threads = before + some * count, threads + some
+
+
+def _of_one_thread(code: Code) -> Code:
+    """The code of a thread that waits for no other."""
+    return replace(code, thread=i64(0), threads=i64(1), team=_team_of_one(code))
+
+
+def _functions(
+    code: Code, layout: Layout, prefix: str
+) -> tuple[dict[int, Function], dict[str, Function]]:
     """The functions of a step by number, and those that pack by key, written into the module."""
     from ..kernels import new_code
 
     functions: dict[int, Function] = {}
     packs: dict[str, Function] = {}
     for step in layout.steps:
-        name = inner_name(code.builder.function.name, step.function)
+        name = inner_name(prefix, step.function)
         if step.function not in functions:
             counts = len(step.spec.inputs), len(step.spec.body.outputs)
             inner = new_code(
@@ -115,12 +176,13 @@ def constant_bytes(code: Code, array: Array) -> Pointer:
 
 @dataclass(frozen=True)
 class _Driver:
-    """The driver while it is written, by all threads or by one."""
+    """The driver while it is written, by all threads or by one; of all rows, or of some: the first, and how many."""
 
     code: Code
     layout: Layout
     functions: dict[int, Function]
     packs: dict[str, Function]
+    rows: tuple[Value, int] | None = None
 
     def emit(self) -> None:
         """All of it."""
@@ -197,13 +259,28 @@ class _Driver:
     def _operand(self, name: str) -> Pointer:
         """Where in an operand a leaf is, in the step of number 0."""
         place = self.layout.loop.places[name]
-        return moved(self.code.builder, self.code.operands[place.operand or 0], place.offset)
+        offset = self.code.indices.add(self._skipped(name), place.offset)
+        return moved(self.code.builder, self.code.operands[place.operand or 0], offset)
+
+    def _result(self, name: str) -> Pointer:
+        """Where in a result a leaf is, in the step of number 0."""
+        place = self.layout.loop.places[name]
+        return moved(self.code.builder, self.code.results[place.result or 0], self._skipped(name))
+
+    def _skipped(self, name: str) -> Index:
+        """Bytes of a leaf's rows before those that are gone through."""
+        if self.rows is None or name[0] == CONSTANT:
+            return 0
+        plan, (first, count) = self.layout.loop.plan, self.rows
+        kind = "state" if name[0] in (CARRY, STACKED) else "input"
+        buffer = plan.buffers[plan.leaves(kind)[name]]
+        return self.code.indices.mul(first, buffer.nbytes // count)
 
     def _home(self, name: str) -> Pointer:
         """Where a carry is kept."""
         place = self.layout.loop.places[name]
         if place.result is not None:
-            return self.code.results[place.result]
+            return self._result(name)
         return self._room(self.layout.loop.plan.leaves("state")[name])
 
     def _room(self, buffer: int) -> Pointer:
@@ -226,7 +303,7 @@ class _Driver:
             return self._home(name) if updated else self._operand(name)
         if self.layout.loop.places[name].operand is not None:
             return self._operand(name)
-        return code.results[self.layout.loop.places[name].result or 0]
+        return self._result(name)
 
     @cached_property
     def _others(self) -> dict[int, int]:

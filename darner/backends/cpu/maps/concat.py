@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from math import prod
 
 from ....codegen.elements.elements import Elements
 from ....codegen.ir.emit import constant_words
-from ....codegen.ir.index import Index, i64
+from ....codegen.ir.index import Index, IndexMath, i64
 from ....codegen.ir.types import Pointer, Value
 from ....graph.data import Data
 from ....graph.graph import Graph
@@ -22,6 +23,8 @@ from ..emit.template import Code
 
 MOST = 64
 """Pieces that have code of their own, at the most."""
+MOST_PLACED = 8
+"""Parts of a concatenation that are computed together, at the most: each is a stream that is written."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,82 @@ class Section:
     size: int
     position: int = 0
     operands: tuple[tuple[Node, tuple[int, ...]], ...] = ()
+
+
+@dataclass(frozen=True)
+class Result:
+    """What is written for each element of a shape: all of a result, or one of the equal parts of a concatenation.
+
+    Attributes:
+        node: what is computed.
+        pointer: where the whole result begins.
+        part: which part of it this is, of ``count``.
+        block: elements of a part that lie together.
+    """
+
+    node: Node
+    pointer: Pointer
+    part: int = 0
+    count: int = 1
+    block: int = 0
+
+    def row_start(self, indices: IndexMath, row: Index, length: int) -> Index:
+        """Where in the result a row begins, of rows of a length."""
+        first = indices.mul(row, length)
+        if self.count == 1:
+            return first
+        before = indices.div(row, self.block // length)
+        skipped = indices.mul(before, (self.count - 1) * self.block)
+        return indices.add(indices.add(first, skipped), self.part * self.block)
+
+
+def results_of(body: Graph, pointers: Sequence[Pointer]) -> dict[tuple[int, ...], list[Result]]:
+    """The results by shape; a concatenation whose parts have something in common with each other, or with results beside them, by its parts."""
+    whole: dict[tuple[int, ...], list[Result]] = {}
+    found = [Result(*pair) for pair in zip(body.outputs, pointers, strict=True)]
+    placed = {id(result) for result in found if _is_of_equal_parts(result.node)}
+    for result in found:
+        if id(result) not in placed:
+            whole.setdefault(tuple(sizes(result.node)), []).append(result)
+    for result in found:
+        if id(result) in placed:
+            shape = tuple(sizes(result.node.operands[0]))
+            beside = [other.node for other in whole.get(shape, ())]
+            if _have_in_common([*result.node.operands, *beside]):
+                whole.setdefault(shape, []).extend(_parts(result))
+            else:
+                whole.setdefault(tuple(sizes(result.node)), []).append(result)
+    return whole
+
+
+def _is_of_equal_parts(node: Node) -> bool:
+    if node.op.name != "concat" or not 1 < len(node.operands) <= MOST_PLACED or not node.size:
+        return False
+    return len({tuple(sizes(part)) for part in node.operands}) == 1
+
+
+def _have_in_common(nodes: Sequence[Node]) -> bool:
+    """Whether something is computed for more than one of some nodes."""
+    counts: dict[int, int] = {}
+    for end in nodes:
+        stack, seen = [end], set[int]()
+        while stack:
+            node = stack.pop()
+            if node.id not in seen:
+                seen.add(node.id)
+                stack += node.operands
+                if "elementwise" in node.op.traits:
+                    counts[node.id] = counts.get(node.id, 0) + 1
+    return any(count > 1 for count in counts.values())
+
+
+def _parts(result: Result) -> list[Result]:
+    node = result.node
+    block = prod(sizes(node.operands[0])[node.attrs["axis"] :])
+    return [
+        Result(part, result.pointer, number, len(node.operands), block)
+        for number, part in enumerate(node.operands)
+    ]
 
 
 def sections(body: Graph, shape: tuple[int, ...], small: bool) -> tuple[int, list[Section]]:

@@ -14,16 +14,15 @@ from ....codegen.elements.argmax import looks_along
 from ....codegen.elements.collapse import collapsed
 from ....codegen.elements.elements import Elements, can_emit
 from ....codegen.ir.index import Index
-from ....codegen.ir.types import Pointer, Value
+from ....codegen.ir.types import Value
 from ....graph.graph import Graph
 from ....graph.integers import ceil_div
-from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ..emit.non_temporal import partly
 from ..emit.template import Code, Template
 from ..model import LINE
-from .concat import Section, Tables, sections
+from .concat import Result, Section, Tables, results_of, sections
 
 KINDS = ("map", "rows", "contract", "index")
 PIECE = 8192
@@ -57,10 +56,7 @@ def lanes_for(body: Graph, width: int, length: int, counted: Collection[int] | N
 
 def _emit(code: Code) -> None:
     code = replace(code, spec=collapsed(code.spec))
-    groups: dict[tuple[int, ...], list[tuple[Node, Pointer]]] = {}
-    for output, position in zip(code.body.outputs, code.results, strict=True):
-        groups.setdefault(tuple(sizes(output)), []).append((output, position))
-    for shape, outputs in groups.items():
+    for shape, outputs in results_of(code.body, code.results).items():
         if prod(shape):
             _emit_either(code, shape, outputs)
 
@@ -88,23 +84,24 @@ def _is_small(body: Graph, shape: tuple[int, ...]) -> bool:
     return prod(shape) * len(body.nodes) + sum(int(item.size) for item in looked_at) <= SMALL
 
 
-def _is_ragged(shape: tuple[int, ...], lanes: int, outputs: Sequence[tuple[Node, Pointer]]) -> bool:
+def _is_ragged(shape: tuple[int, ...], lanes: int, outputs: Sequence[Result]) -> bool:
     """Whether rows begin anywhere in a line, and are long enough that most vectors are best written to whole ones."""
-    widths = {node.dtype.itemsize for node, _ in outputs}
+    widths = {result.node.dtype.itemsize for result in outputs}
+    if any(result.count > 1 for result in outputs):
+        return False
     return bool(shape) and shape[-1] % lanes > 0 and shape[-1] >= 4 * lanes and len(widths) == 1
 
 
-def _emit_either(
-    code: Code, shape: tuple[int, ...], outputs: Sequence[tuple[Node, Pointer]]
-) -> None:
+def _emit_either(code: Code, shape: tuple[int, ...], outputs: Sequence[Result]) -> None:
     """Results of one shape, past the cache where they are large and vectors of theirs lie at whole lines."""
     length = shape[-1] if shape else 1
     lanes = lanes_for(code.body, code.width, length)
     plain = len(_seams(code.body, shape, code.width)) <= 2
     ragged = _is_ragged(shape, lanes, outputs)
-    whole = plain and (length % lanes == 0 or length == prod(shape) or ragged)
-    nbytes = prod(shape) * sum(node.dtype.itemsize for node, _ in outputs) if whole else 0
-    places = [place for _, place in outputs]
+    single = length == prod(shape) and all(result.count == 1 for result in outputs)
+    whole = plain and (length % lanes == 0 or single or ragged)
+    nbytes = prod(shape) * sum(result.node.dtype.itemsize for result in outputs) if whole else 0
+    places = [result.pointer for result in outputs]
     partly(
         code,
         nbytes,
@@ -114,7 +111,7 @@ def _emit_either(
 
 
 def _emit_results(
-    code: Code, shape: tuple[int, ...], outputs: Sequence[tuple[Node, Pointer]], non_temporal: bool
+    code: Code, shape: tuple[int, ...], outputs: Sequence[Result], non_temporal: bool
 ) -> None:
     """Loops over the rows of results of one shape, then over the elements of a row."""
     _ResultLoops(code, shape, outputs, non_temporal).emit()
@@ -127,7 +124,7 @@ class _ResultLoops:
         self,
         code: Code,
         shape: tuple[int, ...],
-        outputs: Sequence[tuple[Node, Pointer]],
+        outputs: Sequence[Result],
         non_temporal: bool,
     ) -> None:
         self.code, self.shape, self.outputs, self.non_temporal = code, shape, outputs, non_temporal
@@ -182,32 +179,36 @@ class _ResultLoops:
             index[axis] = indices.add(index[axis], low)
             elements.bound(index[axis], low, low + lead[axis])
             row = indices.offset(index, self.shape[:-1])
-        first = indices.mul(row, self.length)
+        starts = [result.row_start(indices, row, self.length) for result in self.outputs]
         start: Index = 0
         stop: Index = self.length
         if pieces > 1:
             start = indices.mul(piece, self.whole)
             stop = indices.clamp(indices.add(start, self.whole), 0, self.length)
-        self._along(elements, index, first, start, stop)
+        self._along(elements, index, starts, start, stop)
 
     def _along(
-        self, elements: Elements, index: list[Index], first: Index, start: Index, stop: Index
+        self,
+        elements: Elements,
+        index: list[Index],
+        starts: Sequence[Index],
+        start: Index,
+        stop: Index,
     ) -> None:
-        """The elements of a row from ``start`` to before ``stop``; the row begins at ``first``."""
+        """The elements of a row from ``start`` to before ``stop``; in each result the row begins at its own of ``starts``."""
         indices, length, shape, outputs = self.shared.indices, self.length, self.shape, self.outputs
         count = lanes_for(self.code.body, self.shared.width, length)
 
         def block(column: Index, _: Sequence[Value]) -> Sequence[Value]:
             full = [*index, column] if shape else []
             # All are computed before any is written: a result may lie where an operand does.
-            values = [elements.at(node, full) for node, _ in outputs]
-            offset = indices.add(first, column)
-            for (node, pointer), value in zip(outputs, values, strict=True):
+            values = [elements.at(result.node, full) for result in outputs]
+            for result, first, value in zip(outputs, starts, values, strict=True):
                 elements.registers.store(
                     value,
-                    pointer,
-                    offset,
-                    node.dtype,
+                    result.pointer,
+                    indices.add(first, column),
+                    result.node.dtype,
                     elements.mask,
                     non_temporal=self.non_temporal,
                 )
@@ -222,8 +223,8 @@ class _ResultLoops:
                 lanes = lanes_for(self.code.body, elements.width, after - before)
                 elements.blocks(before, after, lanes, block, aligned=before % lanes == 0)
         elif length != prod(shape) and _is_ragged(shape, count, outputs):
-            line = LINE // outputs[0][0].dtype.itemsize
-            elements.blocks_at_lines(start, stop, count, block, first, line)
+            line = LINE // outputs[0].node.dtype.itemsize
+            elements.blocks_at_lines(start, stop, count, block, starts[0], line)
         else:
             elements.blocks(start, stop, count, block)
 
