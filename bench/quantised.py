@@ -15,7 +15,7 @@ import torch
 
 import darner
 from darner import Graph, QuantScheme
-from darner.ops.packed import decoded
+from darner.ops.quantised.packed import decoded
 
 SCHEMES = ("q8_0", "q4_0", "q4_k", "q6_k", "int8_block(32)", "int4_block(32)")
 ROWS = (1, 4, 8, 12, 32, 128)

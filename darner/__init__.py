@@ -16,12 +16,7 @@ from . import _start as _start  # isort: skip
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from . import compat as compat
-from . import ops as ops
 from ._version import __version__ as __version__
-from .compat.attention import AttentionBwdWrt
-from .compat.gradients import differentiate
-from .compat.kinds import Activation, BinaryOp, CompareOp, FftNorm, ReduceOp
 from .graph.binding import DimBinding
 from .graph.dims import symbol
 from .graph.dtypes import DType, promote
@@ -47,48 +42,46 @@ from .graph.errors import (
     VerifyError,
 )
 from .graph.graph import Graph
-from .graph.habits import missing
-from .graph.module import GraphModule, HirModule, MirModule
+from .graph.habits.hints import missing
 from .graph.node import Node
 from .graph.op import Cost, Op, builder, composite, primitive
 from .graph.regions import RematPolicy
+from .graph.stages.module import GraphModule, HirModule, MirModule
 from .graph.types import TensorType
 from .graph.types import TensorType as Shape
-from .interpreter import run
-from .ops.attention import MaskKind, SlidingWindow
-from .ops.custom import MultiOutputHandle
-from .ops.declare import binary, unary
-from .ops.quant_scheme import QuantScheme
-from .ops.quantiser import QuantizedWeights, quantize_weights
-from .ops.registered import lookup_op, register_op
-from .ops.splat_records import (
-    GaussianSplatBackwardParams,
-    GaussianSplatInputs,
-    GaussianSplatRenderParams,
-)
-from .transforms.batch import vmap
-from .transforms.cost import cost, graph_cost
-from .transforms.custom_gradient import custom_gradient
-from .transforms.expand import expand, in_float64
-from .transforms.gradients import grad, hvp, jvp, value_and_grad, vjp
-from .transforms.jacobians import hessian, jacfwd, jacrev
-from .transforms.linearize import linearize
-from .transforms.memory import leaf_bytes, live_bytes, peak_live_bytes
-from .transforms.remat import remat
-from .transforms.substitute import substitute
 
 if TYPE_CHECKING:
+    from . import compat as compat
     from . import data as data
+    from . import interpreter as interpreter
     from . import load as load
     from . import models as models
     from . import nn as nn
+    from . import ops as ops
     from . import optim as optim
+    from . import optimizer as optimizer
     from . import text as text
     from . import train as train
+    from . import transforms as transforms
     from .backends.base.backend import DeviceInfo
     from .backends.base.devices import devices
+    from .compat.attention import AttentionBwdWrt
     from .compat.fusions import apply_group_norm_silu_fusions, apply_rms_norm_matmul_fusions
+    from .compat.gradients import differentiate
+    from .compat.kinds import Activation, BinaryOp, CompareOp, FftNorm, ReduceOp
+    from .interpreter import run
     from .lower.plan import ExecutionPlan, Plan
+    from .ops.attention.attention import MaskKind, SlidingWindow
+    from .ops.custom.functions import MultiOutputHandle
+    from .ops.custom.registered import lookup_op, register_op
+    from .ops.declare import binary, unary
+    from .ops.quantised.quantiser import QuantizedWeights, quantize_weights
+    from .ops.quantised.scheme import QuantScheme
+    from .ops.splats.records import (
+        GaussianSplatBackwardParams,
+        GaussianSplatInputs,
+        GaussianSplatRenderParams,
+    )
     from .optimizer import (
         DerivedParam,
         OptimizeReport,
@@ -112,48 +105,69 @@ if TYPE_CHECKING:
         build_session_with_report,
         function,
     )
+    from .transforms.batch import vmap
+    from .transforms.cost import cost, graph_cost
+    from .transforms.custom_gradient import custom_gradient
+    from .transforms.expand import expand, in_float64
+    from .transforms.gradients import grad, hvp, jvp, value_and_grad, vjp
+    from .transforms.jacobians import hessian, jacfwd, jacrev
+    from .transforms.linearize import linearize
+    from .transforms.memory import leaf_bytes, live_bytes, peak_live_bytes
+    from .transforms.remat import remat
+    from .transforms.substitute import substitute
 
-# Whoever builds a graph or differentiates it does without these, and without the time to load them.
+# Whoever builds a graph does without these, and without the time to load them.
 _LATER = {
-    "apply_group_norm_silu_fusions": "compat.fusions",
-    "apply_rms_norm_matmul_fusions": "compat.fusions",
-    "CompilePipeline": "session",
-    "DerivedParam": "optimizer",
-    "DeviceInfo": "backends.base.backend",
-    "ExecutionPlan": "lower.plan",
-    "LirModule": "session",
-    "MemorySummary": "session",
-    "OptimizeReport": "optimizer",
-    "Plan": "lower.plan",
-    "RuleError": "optimizer",
-    "Session": "session",
-    "SessionConfig": "session",
-    "Target": "optimizer",
-    "build": "session",
-    "build_inference_session": "session",
-    "build_session": "session",
-    "build_session_cached": "session",
-    "build_session_unoptimized": "session",
-    "build_session_with_report": "session",
-    "data": "data",
-    "devices": "backends.base.devices",
-    "function": "session",
-    "load": "load",
-    "models": "models",
-    "nn": "nn",
-    "optim": "optim",
-    "optimize": "optimizer",
-    "optimize_inference": "optimizer",
-    "optimize_training": "optimizer",
-    "text": "text",
-    "train": "train",
+    name: module
+    for module, names in {
+        "backends.base.backend": "DeviceInfo",
+        "backends.base.devices": "devices",
+        "compat": "compat",
+        "compat.attention": "AttentionBwdWrt",
+        "compat.fusions": "apply_group_norm_silu_fusions apply_rms_norm_matmul_fusions",
+        "compat.gradients": "differentiate",
+        "compat.kinds": "Activation BinaryOp CompareOp FftNorm ReduceOp",
+        "data": "data",
+        "interpreter": "interpreter run",
+        "load": "load",
+        "lower.plan": "ExecutionPlan Plan",
+        "models": "models",
+        "nn": "nn",
+        "ops": "ops",
+        "ops.attention.attention": "MaskKind SlidingWindow",
+        "ops.custom.functions": "MultiOutputHandle",
+        "ops.custom.registered": "lookup_op register_op",
+        "ops.declare": "binary unary",
+        "ops.quantised.quantiser": "quantize_weights QuantizedWeights",
+        "ops.quantised.scheme": "QuantScheme",
+        "ops.splats.records": "GaussianSplatBackwardParams GaussianSplatInputs GaussianSplatRenderParams",
+        "optim": "optim",
+        "optimizer": "optimizer DerivedParam optimize optimize_inference optimize_training OptimizeReport RuleError Target",
+        "session": "build build_inference_session build_session build_session_cached build_session_unoptimized"
+        " build_session_with_report CompilePipeline function LirModule MemorySummary Session SessionConfig",
+        "text": "text",
+        "train": "train",
+        "transforms": "transforms",
+        "transforms.batch": "vmap",
+        "transforms.cost": "cost graph_cost",
+        "transforms.custom_gradient": "custom_gradient",
+        "transforms.expand": "expand in_float64",
+        "transforms.gradients": "grad hvp jvp value_and_grad vjp",
+        "transforms.jacobians": "hessian jacfwd jacrev",
+        "transforms.linearize": "linearize",
+        "transforms.memory": "leaf_bytes live_bytes peak_live_bytes",
+        "transforms.remat": "remat",
+        "transforms.substitute": "substitute",
+    }.items()
+    for name in names.split()
 }
 
 
 def __getattr__(name: str) -> Any:
     if name in _LATER:
         module = importlib.import_module(f".{_LATER[name]}", __name__)
-        return module if name == _LATER[name] else getattr(module, name)
+        found = globals()[name] = module if name == _LATER[name] else getattr(module, name)
+        return found
     if name.startswith("_"):
         raise AttributeError(name)
     raise missing("darner", "darner has no", name, __all__)

@@ -24,11 +24,11 @@ from .graph.errors import (
     listed,
 )
 from .graph.graph import LEAVES, Graph
-from .graph.habits_table import INPUTS
+from .graph.habits.table import INPUTS
 from .graph.node import Node
 from .graph.types import TensorType, TupleType
-from .ops.leaves import stored_value
-from .ops.loop import loop
+from .ops.loops.loop import loop
+from .ops.quantised.stored import stored_value
 from .transforms.expand import expansion, in_float64
 
 Values = Mapping[str, Any]

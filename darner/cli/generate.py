@@ -12,12 +12,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from .pages import fill_blocks, ops_page
+from .rooms import rooms_text
 from .stubs import stub_text
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = "python -m darner.cli.generate"
 
 FILES: dict[str, Callable[[str], str]] = {
+    "darner/_rooms.py": lambda old: (
+        rooms_text()
+    ),  # first: it imports rooms that the file does not name yet
     "docs/ops.md": lambda old: ops_page(),
     "docs/types.md": fill_blocks,
     "darner/graph/methods.pyi": lambda old: stub_text(),

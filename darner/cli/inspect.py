@@ -200,7 +200,7 @@ def _plan_record(session: Session) -> dict[str, Any]:
 
 
 def _parameter_lines(found: dict[str, Any]) -> list[str]:
-    from ..graph.inspect import format_bytes
+    from ..graph.text.annotated import format_bytes
     from ..load.listing import aligned, folded
 
     all_of = found["parameters"]
@@ -216,7 +216,7 @@ def _parameter_lines(found: dict[str, Any]) -> list[str]:
 
 
 def _lines(found: dict[str, Any]) -> list[str]:
-    from ..graph.inspect import format_bytes
+    from ..graph.text.annotated import format_bytes
 
     inputs = ", ".join(f"{name} {kind}" for name, kind in found["inputs"].items())
     outputs = ", ".join(f"{one['name'] or 'unnamed'} {one['type']}" for one in found["outputs"])

@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
-from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from shlex import quote
@@ -17,6 +16,7 @@ import numpy as np
 
 from .. import load, models, nn, optim
 from ..data import CharVocabulary, SubwordVocabulary, TokenWindows, read_text
+from ..graph.cached import cached_property
 from ..graph.data import Array
 from ..graph.errors import ArgumentError, FormatError
 from ..io.atomic import FileError

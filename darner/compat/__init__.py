@@ -1,7 +1,7 @@
 """The names and forms of other systems (Meganeura and RLX), said in darner's own words.
 
 The core has one name for each thing. Whatever another system calls otherwise, or gives in another form, is a builder here: a graph
-method that calls the core's. Nothing below uses them; ``import darner`` loads them, and they are methods of every graph.
+method that calls the core's. Nothing below uses them; they are methods of every graph, and loaded when one is asked for.
 
     forms        how a row of a table becomes a builder
     names        other names, and shorthands of two or three ops
@@ -15,7 +15,3 @@ method that calls the core's. Nothing below uses them; ``import darner`` loads t
 
 Methods of classes (``Session.read_param``, ``Weights.tensor_f32``) stand in their classes, where editors and type checkers find them.
 """
-
-from . import attention, flat, gradients, kinds, names, scans
-
-__all__ = ["attention", "flat", "gradients", "kinds", "names", "scans"]

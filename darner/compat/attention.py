@@ -14,9 +14,9 @@ from ..graph.build import check_given
 from ..graph.dims import Shape, format_shape
 from ..graph.errors import ArgumentError, ShapeError
 from ..graph.node import Node
-from ..ops.attention import FAMILY, MaskKind, as_mask_kind, scaled_dot_attention
-from ..ops.attention_gradients import scaled_dot_attention_backward
-from ..ops.heads import Opened, count, open_heads
+from ..ops.attention.attention import FAMILY, MaskKind, as_mask_kind, scaled_dot_attention
+from ..ops.attention.gradients import scaled_dot_attention_backward
+from ..ops.attention.heads import Opened, count, open_heads
 from .forms import form
 
 _OPERANDS = "q: Node, k: Node, v: Node"

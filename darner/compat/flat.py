@@ -13,15 +13,15 @@ from ..graph.errors import ArgumentError, ShapeError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import builder
-from ..ops.conv import FAMILY as CONVOLUTION
-from ..ops.conv import conv_input_grad, conv_weight_grad
-from ..ops.conv_flat import Geometry, flat_conv2d
-from ..ops.pool import FAMILY as POOLING
-from ..ops.pool import max_pool
-from ..ops.resize import FAMILY as RESAMPLING
-from ..ops.resize import resize_nearest
-from ..ops.shapes import concat
-from ..ops.spatial import flattened, is_size, require_node, spatial_axes, unflattened
+from ..ops.shapes.primitives import concat
+from ..ops.spatial.conv import FAMILY as CONVOLUTION
+from ..ops.spatial.conv import conv_input_grad, conv_weight_grad
+from ..ops.spatial.conv_flat import Geometry, flat_conv2d
+from ..ops.spatial.pool import FAMILY as POOLING
+from ..ops.spatial.pool import max_pool
+from ..ops.spatial.resize import FAMILY as RESAMPLING
+from ..ops.spatial.resize import resize_nearest
+from ..ops.spatial.windows import flattened, is_size, require_node, spatial_axes, unflattened
 from .forms import form
 
 _WINDOW = "kernel_h: int, kernel_w: int, stride: int"

@@ -4,6 +4,7 @@ from __future__ import annotations
 import __future__ as future
 
 import re
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -33,7 +34,7 @@ def form(
     # A function with these parameters in truth, so that calls that do not fit fail as all others do. Dataclasses are made so too.
     head = f"def {name}(graph, {parameters}){result or ' -> Node'}:"
     source = f"{head}\n    return rule({', '.join(given)})"
-    scope: dict[str, Any] = {"rule": rule, "__name__": __name__}
+    scope: dict[str, Any] = {"rule": rule, "__name__": sys._getframe(1).f_globals["__name__"]}
     exec(compile(source, __file__, "exec", _ANNOTATIONS_ARE_TEXT), scope)
     made = scope[name]
     made.__doc__ = doc

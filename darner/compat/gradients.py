@@ -8,35 +8,35 @@ from __future__ import annotations
 from typing import Any
 
 from ..graph.attributes import normalize_axes
-from ..graph.dims import as_shape, format_shape
+from ..graph.dims import Shape, as_shape, format_shape
 from ..graph.errors import ShapeError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import builder
 from ..graph.types import TensorType
-from ..ops.channel_norm_gradients import (
+from ..ops.attention.rope import FAMILY as POSITION
+from ..ops.attention.rope import rope, rope_with_tables
+from ..ops.indexing.index import scatter_add
+from ..ops.norms.channel_gradients import (
     group_norm_backward_beta,
     group_norm_backward_gamma,
     group_norm_backward_input,
 )
-from ..ops.channel_norms import flat_sizes
-from ..ops.conv import FAMILY as CONVOLUTION
-from ..ops.conv import conv_input_grad, conv_weight_grad
-from ..ops.conv_forms import CONV_WEIGHT, check_kernel
-from ..ops.index import scatter_add
-from ..ops.norm_gradients import (
+from ..ops.norms.channels import flat_sizes
+from ..ops.norms.last_axes import FAMILY as NORMALISATION
+from ..ops.norms.last_axes_gradients import (
     layer_norm_backward_gamma,
     layer_norm_backward_input,
     rms_norm_backward_gamma,
     rms_norm_backward_input,
 )
-from ..ops.norms import FAMILY as NORMALISATION
-from ..ops.pool import FAMILY as POOLING
-from ..ops.pool import max_pool_backward
-from ..ops.rope import FAMILY as POSITION
-from ..ops.rope import rope, rope_with_tables
-from ..ops.shapes import concat
-from ..ops.spatial import require_axes
+from ..ops.shapes.primitives import concat
+from ..ops.spatial.conv import FAMILY as CONVOLUTION
+from ..ops.spatial.conv import conv_input_grad, conv_weight_grad
+from ..ops.spatial.conv_forms import CONV_WEIGHT, check_kernel
+from ..ops.spatial.pool import FAMILY as POOLING
+from ..ops.spatial.pool import max_pool_backward
+from ..ops.spatial.windows import require_axes
 from ..transforms.gradients import value_and_grad
 from .forms import form
 
@@ -49,65 +49,44 @@ def differentiate(graph: Graph) -> Graph:
 # --------------------------------------------------------------------------- convolution, pooling
 
 
-@builder(family=CONVOLUTION)
-def conv2d_backward_input(
-    graph: Graph,
-    dy: Node,
-    w: Node,
-    x_shape: Any,
-    kernel_size: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    groups: int,
-) -> Node:
-    """The gradient of ``conv2d`` towards an input of ``x_shape``; see ``conv_input_grad``."""
+def _four(name: str, stated: Any, axes: str) -> Shape:
+    """A stated shape of four axes."""
+    shape = stated.shape if isinstance(stated, TensorType) else as_shape(stated)
+    if len(shape) != 4:
+        raise ShapeError(f"{name} {format_shape(shape)} must be {axes}")
+    return shape
+
+
+def _conv_input(dy: Node, w: Node, x_shape: Any, kernel_size: Any, **options: Any) -> Node:
     require_axes(w, 2, "w", CONV_WEIGHT)
     check_kernel(kernel_size, w.shape[2:])
-    shape = x_shape.shape if isinstance(x_shape, TensorType) else as_shape(x_shape)
-    if len(shape) != 4:
-        raise ShapeError(f"x_shape {format_shape(shape)} must be (batch, channels, height, width)")
-    result: Node = conv_input_grad(
-        dy,
-        w,
-        sizes=shape[2:],
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        groups=groups,
-        shape=x_shape,
-    )
+    sizes = _four("x_shape", x_shape, "(batch, channels, height, width)")[2:]
+    result: Node = conv_input_grad(dy, w, sizes=sizes, **options, shape=x_shape)
     return result
 
 
-@builder(family=CONVOLUTION)
-def conv2d_backward_weight(
-    graph: Graph,
-    x: Node,
-    dy: Node,
-    w_shape: Any,
-    kernel_size: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    groups: int,
-) -> Node:
-    """The gradient of ``conv2d`` towards a weight of ``w_shape``; see ``conv_weight_grad``."""
-    shape = w_shape.shape if isinstance(w_shape, TensorType) else as_shape(w_shape)
-    if len(shape) != 4:
-        raise ShapeError(f"w_shape {format_shape(shape)} must be (out, in / groups, height, width)")
-    check_kernel(kernel_size, shape[2:])
-    result: Node = conv_weight_grad(
-        x,
-        dy,
-        kernel=kernel_size,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        groups=groups,
-        shape=w_shape,
-    )
+def _conv_weight(x: Node, dy: Node, w_shape: Any, kernel_size: Any, **options: Any) -> Node:
+    check_kernel(kernel_size, _four("w_shape", w_shape, "(out, in / groups, height, width)")[2:])
+    result: Node = conv_weight_grad(x, dy, kernel=kernel_size, **options, shape=w_shape)
     return result
+
+
+_WINDOW = "kernel_size: Any, stride: Any, padding: Any, dilation: Any, groups: int"
+
+form(
+    f"conv2d_backward_input(dy: Node, w: Node, x_shape: Any, {_WINDOW})",
+    CONVOLUTION,
+    _conv_input,
+    "The gradient of ``conv2d`` towards an input of ``x_shape``; see ``conv_input_grad``.",
+    by_name=True,
+)
+form(
+    f"conv2d_backward_weight(x: Node, dy: Node, w_shape: Any, {_WINDOW})",
+    CONVOLUTION,
+    _conv_weight,
+    "The gradient of ``conv2d`` towards a weight of ``w_shape``; see ``conv_weight_grad``.",
+    by_name=True,
+)
 
 
 @builder(family=POOLING)

@@ -14,11 +14,11 @@ from enum import Enum, StrEnum
 from typing import Any
 
 from ..graph.node import Node
-from ..ops import comparison, elementwise
-from ..ops.elementwise import choose
-from ..ops.linear import activation_op
-from ..ops.reduce import max_, min_, prod, sum_
-from ..ops.reducing import mean
+from ..ops.elementwise import arithmetic, comparison
+from ..ops.elementwise.arithmetic import choose
+from ..ops.layers.linear import activation_op
+from ..ops.reductions.reduce import max_, min_, prod, sum_
+from ..ops.reductions.statistics import mean
 from .forms import form
 
 
@@ -104,13 +104,13 @@ class FftNorm(Enum):
 
 
 _BINARY = {
-    "add": elementwise.add,
-    "sub": elementwise.sub,
-    "mul": elementwise.mul,
-    "div": elementwise.div,
-    "max": elementwise.maximum,
-    "min": elementwise.minimum,
-    "pow": elementwise.pow_,
+    "add": arithmetic.add,
+    "sub": arithmetic.sub,
+    "mul": arithmetic.mul,
+    "div": arithmetic.div,
+    "max": arithmetic.maximum,
+    "min": arithmetic.minimum,
+    "pow": arithmetic.pow_,
 }
 _COMPARE = {kind.value: getattr(comparison, kind.value) for kind in CompareOp}
 _REDUCTIONS = {"sum": sum_, "mean": mean, "max": max_, "min": min_, "prod": prod}

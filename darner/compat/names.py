@@ -10,19 +10,19 @@ from ..graph.errors import DTypeError, ShapeError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import OTHER_NAMES, builder
-from ..ops.activations import swiglu, swiglu_concat
-from ..ops.elementwise import add
-from ..ops.index import as_i32, gather
-from ..ops.linear import activation_op, check_bias, fused_matmul_bias_act
-from ..ops.matrix import FAMILY as MATRIX
-from ..ops.matrix import matmul
-from ..ops.norms import layer_norm
-from ..ops.resize import resize_nearest
-from ..ops.rope import FAMILY as POSITION
-from ..ops.rope import rope, rope_with_tables, row_positions
-from ..ops.shapes import concat
-from ..ops.softmax import softmax
-from ..ops.spatial import require_node
+from ..ops.attention.rope import FAMILY as POSITION
+from ..ops.attention.rope import rope, rope_with_tables, row_positions
+from ..ops.elementwise.activations import swiglu, swiglu_concat
+from ..ops.elementwise.arithmetic import add
+from ..ops.indexing.index import as_i32, gather
+from ..ops.layers.linear import activation_op, check_bias, fused_matmul_bias_act
+from ..ops.linalg.matrix import FAMILY as MATRIX
+from ..ops.linalg.matrix import matmul
+from ..ops.losses.softmax import softmax
+from ..ops.norms.last_axes import layer_norm
+from ..ops.shapes.primitives import concat
+from ..ops.spatial.resize import resize_nearest
+from ..ops.spatial.windows import require_node
 from .forms import form
 
 OTHER_NAMES |= {"Expand": "broadcast_to", "Custom": "custom_op"}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -18,9 +19,10 @@ from ..graph.graph import Graph
 from ..graph.integers import ceil_div
 from ..graph.node import Node
 from ..graph.op import builder
-from ..ops.custom_bodies import COTANGENT, primal_inputs
-from ..ops.iterate import in_segments
-from ..ops.loop import FAMILY, loop
+from ..ops.custom.bodies import COTANGENT, primal_inputs
+from ..ops.loops.iterate import in_segments
+from ..ops.loops.loop import FAMILY, loop
+from .forms import form
 
 
 def _graph(value: object, name: str) -> Graph:
@@ -99,28 +101,28 @@ class _Backward:
     trajectory: Node
     upstream: Node
     xs: Sequence[Node]
-    body: Graph
+    body_vjp: Graph
     length: int
-    each: bool
+    save_trajectory: bool
     """Whether ``upstream`` has a cotangent for the carry after each step."""
 
     def check(self) -> None:
         """The body reads a carry, steps of ``xs`` and ``d_output``, and gives as many gradients."""
-        if COTANGENT not in _graph(self.body, "body_vjp").inputs:
+        if COTANGENT not in _graph(self.body_vjp, "body_vjp").inputs:
             raise ArgumentError(f"the body_vjp has no input '{COTANGENT}'")
-        if len(self.body.outputs) != 1 + len(self.xs):
+        if len(self.body_vjp.outputs) != 1 + len(self.xs):
             raise ArgumentError(
-                f"the body_vjp has {len(self.body.outputs)} outputs: one is needed for the carry "
+                f"the body_vjp has {len(self.body_vjp.outputs)} outputs: one is needed for the carry "
                 f"and one for each of the {len(self.xs)} xs"
             )
-        count = len(primal_inputs(self.body, [COTANGENT]))
+        count = len(primal_inputs(self.body_vjp, [COTANGENT]))
         if count != 1 + len(self.xs):
             raise ShapeError(
                 f"the body_vjp has {count} inputs beside '{COTANGENT}' for a carry and {len(self.xs)} xs"
             )
         if self.length < 0:
             raise ArgumentError(f"length must be 0 or more, not {self.length}")
-        wanted = (self.length, *self.init.shape) if self.each else self.init.shape
+        wanted = (self.length, *self.init.shape) if self.save_trajectory else self.init.shape
         if self.upstream.shape != wanted:
             raise ShapeError(
                 f"upstream is {self.upstream.type}, but its shape must be {list(wanted)}"
@@ -128,15 +130,15 @@ class _Backward:
 
     def first(self) -> Node:
         """The cotangent behind the last step."""
-        return self.init.zeros_like() if self.each else self.upstream
+        return self.init.zeros_like() if self.save_trajectory else self.upstream
 
     def results(self, carries: Node) -> list[Node]:
         """The gradient of ``init`` and of each of ``xs``; ``carries`` are those that the steps begin with."""
         step = Graph("backward")
         d = step.input("d", self.init.shape, self.init.dtype)
-        operands = [carries, *self.xs, *([self.upstream] if self.each else [])]
+        operands = [carries, *self.xs, *([self.upstream] if self.save_trajectory else [])]
         read = [step.input(f"x{i}", x.shape[1:], x.dtype) for i, x in enumerate(operands)]
-        if self.each:
+        if self.save_trajectory:
             d = d + read.pop()
         step.set_outputs(self.transposed(step, read, d))
         graph, lists = self.init.graph, [[self.first()], [], operands]
@@ -144,16 +146,16 @@ class _Backward:
 
     def transposed(self, graph: Graph, values: Sequence[Node], d: Node) -> list[Node]:
         """The body of the caller in a graph."""
-        leaves = primal_inputs(self.body, [COTANGENT])
+        leaves = primal_inputs(self.body_vjp, [COTANGENT])
         given = {str(leaf.name): value for leaf, value in zip(leaves, values, strict=True)}
         for leaf, value in (
-            (self.body.inputs[name], v) for name, v in {**given, COTANGENT: d}.items()
+            (self.body_vjp.inputs[name], v) for name, v in {**given, COTANGENT: d}.items()
         ):
             if leaf.type != value.type:
                 raise ShapeError(
                     f"input '{leaf.name}' of the body_vjp is {leaf.type}, but its operand is {value.type}"
                 )
-        found = inline_by_name(graph, self.body, {**given, COTANGENT: d})
+        found = inline_by_name(graph, self.body_vjp, {**given, COTANGENT: d})
         if found[0].type != d.type:
             raise ShapeError(
                 f"output 0 of the body_vjp is {found[0].type}, but the carry is {d.type}"
@@ -174,7 +176,7 @@ class _Backward:
         return result
 
 
-def _swept(sweep: _Backward, checkpoints: int = 0, forward_body: Graph | None = None) -> list[Node]:
+def _swept(sweep: _Backward, checkpoints: int, forward_body: Graph | None) -> list[Node]:
     sweep.check()
     if checkpoints in (0, sweep.length):
         return sweep.results(sweep.before())
@@ -211,7 +213,7 @@ class _Segmented:
         graph, init = sweep.init.graph, sweep.init
         first = init.reshape((1, *init.shape))
         starts = graph.concat([first, sweep.trajectory[: self.count - 1]], axis=0)
-        stacks = [*sweep.xs, *([sweep.upstream] if sweep.each else [])]
+        stacks = [*sweep.xs, *([sweep.upstream] if sweep.save_trajectory else [])]
         cut = [x.gather(graph.literal(self.numbers, None), axis=0) for x in stacks]
         operands = [starts, graph.literal(self.used, None), *cut]
         body = self._segment(operands)
@@ -250,101 +252,66 @@ class _Segmented:
         carry, used, *read = (
             graph.input(f"x{i}", x.shape[1:], x.dtype) for i, x in enumerate(operands)
         )
-        given = d + read.pop() if sweep.each else d
+        given = d + read.pop() if sweep.save_trajectory else d
         following, *written = sweep.transposed(graph, [carry, *read], given)
         graph.set_outputs([graph.where(used, following, d), *written])
         return graph.freeze()
 
 
-def _stated(node: Node, out_shape: object) -> Node:
-    if out_shape is not None:
-        check_given(node, out_shape)
-    return node
-
-
-def _chosen(found: Sequence[Node], index: int) -> Node:
-    if not 0 <= index < len(found) - 1:
-        raise ArgumentError(f"xs_idx must be within the {len(found) - 1} xs, not {index}")
-    return found[1 + index]
-
-
-@builder(family=FAMILY)
-def scan_backward(  # many parameters: RLX's, in its order
-    graph: Graph,
-    init: Node,
-    trajectory: Node,
-    upstream: Node,
-    xs: list[Node],
-    body_vjp: Graph,
-    length: int,
-    save_trajectory: bool,
-    out_shape: object = None,
+def _gradient(
+    *,
+    out_shape: object,
+    xs_idx: int | None = None,
+    num_checkpoints: int = 0,
+    forward_body: Graph | None = None,
+    **carries: Any,
 ) -> Node:
+    """The gradient of ``init``, or of one of ``xs``."""
+    found = _swept(_Backward(**carries), num_checkpoints, forward_body)
+    if xs_idx is not None and not 0 <= xs_idx < len(found) - 1:
+        raise ArgumentError(f"xs_idx must be within the {len(found) - 1} xs, not {xs_idx}")
+    result = found[0 if xs_idx is None else 1 + xs_idx]
+    if out_shape is not None:
+        check_given(result, out_shape)
+    return result
+
+
+_CARRIES = "init: Node, trajectory: Node, upstream: Node, xs: list[Node], body_vjp: Graph, length: int, save_trajectory: bool"
+_SEGMENTS = "num_checkpoints: int, forward_body: Graph | None = None"
+
+form(
+    f"scan_backward({_CARRIES}, out_shape: object = None)",
+    FAMILY,
+    _gradient,
     """The gradient of a scan's ``init``, by a transposed body.
 
     ``body_vjp`` has the inputs of the scan's body and ``d_output``; its outputs are the gradients of the carry and of
     each of ``xs``. ``trajectory`` has the carry after each step. With ``save_trajectory`` the ``upstream`` cotangents are those of all carries, else that
     of the last.
-    """
-    sweep = _Backward(init, trajectory, upstream, xs, body_vjp, length, save_trajectory)
-    return _stated(_swept(sweep)[0], out_shape)
-
-
-@builder(family=FAMILY)
-def scan_backward_xs(  # many parameters: RLX's, in its order
-    graph: Graph,
-    init: Node,
-    trajectory: Node,
-    upstream: Node,
-    xs: list[Node],
-    body_vjp: Graph,
-    length: int,
-    save_trajectory: bool,
-    xs_idx: int,
-    out_shape: object = None,
-) -> Node:
-    """The gradient of ``xs[xs_idx]`` of a scan: [length, ...]; see ``scan_backward``."""
-    sweep = _Backward(init, trajectory, upstream, xs, body_vjp, length, save_trajectory)
-    return _stated(_chosen(_swept(sweep), xs_idx), out_shape)
-
-
-@builder(family=FAMILY)
-def scan_backward_with_checkpoints(  # many parameters: RLX's, in its order
-    graph: Graph,
-    init: Node,
-    trajectory: Node,
-    upstream: Node,
-    xs: list[Node],
-    body_vjp: Graph,
-    length: int,
-    save_trajectory: bool,
-    num_checkpoints: int,
-    forward_body: Graph | None = None,
-    out_shape: object = None,
-) -> Node:
+    """,
+    by_name=True,
+)
+form(
+    f"scan_backward_xs({_CARRIES}, xs_idx: int, out_shape: object = None)",
+    FAMILY,
+    _gradient,
+    "The gradient of ``xs[xs_idx]`` of a scan: [length, ...]; see ``scan_backward``.",
+    by_name=True,
+)
+form(
+    f"scan_backward_with_checkpoints({_CARRIES}, {_SEGMENTS}, out_shape: object = None)",
+    FAMILY,
+    _gradient,
     """``scan_backward`` from ``num_checkpoints`` carries: those after steps ceil((k + 1) length / num_checkpoints) - 1.
 
     The carries between them are computed again by ``forward_body``, one segment at a time. 0 checkpoints, or as many as there are steps, is all carries.
-    """
-    sweep = _Backward(init, trajectory, upstream, xs, body_vjp, length, save_trajectory)
-    return _stated(_swept(sweep, num_checkpoints, forward_body)[0], out_shape)
-
-
-@builder(family=FAMILY)
-def scan_backward_xs_with_checkpoints(  # many parameters: RLX's, in its order
-    graph: Graph,
-    init: Node,
-    trajectory: Node,
-    upstream: Node,
-    xs: list[Node],
-    body_vjp: Graph,
-    length: int,
-    save_trajectory: bool,
-    xs_idx: int,
-    num_checkpoints: int,
-    forward_body: Graph | None = None,
-    out_shape: object = None,
-) -> Node:
-    """``scan_backward_xs`` from ``num_checkpoints`` carries; see ``scan_backward_with_checkpoints``."""
-    sweep = _Backward(init, trajectory, upstream, xs, body_vjp, length, save_trajectory)
-    return _stated(_chosen(_swept(sweep, num_checkpoints, forward_body), xs_idx), out_shape)
+    """,
+    by_name=True,
+)
+form(
+    f"scan_backward_xs_with_checkpoints({_CARRIES}, xs_idx: int, {_SEGMENTS}, out_shape: object = None)",
+    FAMILY,
+    _gradient,
+    "``scan_backward_xs`` from ``num_checkpoints`` carries; see ``scan_backward_with_checkpoints``.",
+    by_name=True,
+)

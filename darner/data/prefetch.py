@@ -21,7 +21,6 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from threading import Condition, Thread, current_thread
-from types import TracebackType
 from typing import Any
 
 from ..graph.errors import ArgumentError, RunError
@@ -173,12 +172,7 @@ class Prefetcher:
     def __enter__(self) -> Prefetcher:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
 

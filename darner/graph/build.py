@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import dtypes, habits
+from . import dtypes
 from .arrays import as_array
 from .attributes import Operand
 from .check import canonical, check_kind, check_tuple, settle_axes
@@ -30,8 +30,9 @@ from .errors import (
     Source,
     caller,
 )
-from .habits import renamed
-from .habits_table import ALIASES
+from .habits import hints
+from .habits.hints import renamed
+from .habits.table import ALIASES
 from .ids import from_ids
 from .node import Node
 from .op import REQUIRED, Builder, Op, Param, Rule, get_op, op_or_builder
@@ -170,10 +171,10 @@ def _spelled(
         text = str(error).removeprefix(own)
         if text.startswith("takes"):  # Python would count the graph too
             text = f"takes {_count(_by_position(function))} by position, got {len(args)}"
-        found = habits.hint("call", item.name) if text.startswith("takes") else None
+        found = hints.hint("call", item.name) if text.startswith("takes") else None
         if (unknown := _UNEXPECTED.fullmatch(text)) is not None:
             text = f"has no argument '{unknown[1]}'"
-            found = habits.hint("argument", unknown[1], _parameters(item))
+            found = hints.hint("argument", unknown[1], _parameters(item))
         raise ArgumentError(text, hint=found or f"the call is {item.signature}") from None
 
 
@@ -287,12 +288,12 @@ def _bind(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[dict[str
     if len(args) > len(positional):
         raise ArgumentError(
             f"takes {_count(len(positional))}, got {len(args)}",
-            hint=habits.hint("call", op.name) or f"the call is {op.signature}",
+            hint=hints.hint("call", op.name) or f"the call is {op.signature}",
         )
     bound = {param.name: value for param, value in zip(positional, args, strict=False)}
     for name, value in kwargs.items():
         if name not in op.by_name:
-            found = habits.hint("argument", name, op.by_name)
+            found = hints.hint("argument", name, op.by_name)
             raise ArgumentError(
                 f"has no argument '{name}'", hint=found or f"the call is {op.signature}"
             )

@@ -16,8 +16,8 @@ from abc import ABCMeta
 from types import FrameType
 from typing import Any
 
-from . import habits
 from .errors import PACKAGE, CallError, DarnerError, Source
+from .habits import hints
 
 _UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'.*")
 
@@ -100,7 +100,7 @@ def _explained(cls: Any, text: str) -> CallError:
     found = None
     if (unknown := _UNEXPECTED.fullmatch(text)) is not None:
         text = f"has no argument '{unknown[1]}'"
-        found = habits.hint(cls._habits, unknown[1], _names(cls))
+        found = hints.hint(cls._habits, unknown[1], _names(cls))
     return CallError(text, hint=found or f"the call is {signature(cls)}")
 
 

@@ -124,7 +124,7 @@ def dtype(value: Any) -> DType:
     """The DType of a name (``"f32"``, ``"float32"``), a Python type, or a dtype of NumPy, PyTorch or JAX."""
     found = _find(value)
     if found is None:
-        from .habits import hint
+        from .habits.hints import hint
 
         shown = f"'{value}'" if isinstance(value, str) else repr(value)
         name = str(value).rpartition(".")[2]

@@ -26,7 +26,7 @@ from .node import Node, change_node, make_node
 from .nodelist import NodeList
 from .op import Op, get_op
 from .regions import RematPolicy, as_policy
-from .stages import Stages
+from .stages.methods import Stages
 from .types import TensorType, Type
 
 LEAVES = ("input", "parameter", "state")
@@ -462,7 +462,7 @@ class Graph(Stages, GraphMethods):
 
     def digest(self) -> str:
         """A hash of the structure, the same in every process and on every machine."""
-        from .text import digest
+        from .text.dump import digest
 
         if self._digest is not None:
             return self._digest
@@ -472,7 +472,7 @@ class Graph(Stages, GraphMethods):
         return found
 
     def __str__(self) -> str:
-        from .text import to_text
+        from .text.dump import to_text
 
         return to_text(self, data=False)
 
@@ -481,28 +481,28 @@ class Graph(Stages, GraphMethods):
 
     def to_text(self) -> str:
         """The exact text form, constants included; ``Graph.from_text`` reads it."""
-        from .text import to_text
+        from .text.dump import to_text
 
         return to_text(self, data=True)
 
     @staticmethod
     def from_text(text: str) -> Graph:
         """The graph that ``to_text`` wrote."""
-        from .parse import from_text
+        from .text.parse import from_text
 
         with Calling("from_text"):
             return from_text(text)
 
     def to_json(self) -> str:
         """The graph as JSON, constants, labels and source lines included."""
-        from .serial import to_json
+        from .text.json import to_json
 
         return to_json(self)
 
     @staticmethod
     def from_json(text: str) -> Graph:
         """The graph that ``to_json`` wrote; everything is checked."""
-        from .serial import from_json
+        from .text.json import from_json
 
         with Calling("from_json"):
             return from_json(text)
@@ -515,7 +515,7 @@ class Graph(Stages, GraphMethods):
 
     def inspect(self) -> str:
         """An annotated dump: op counts, bytes, one line a node with labels and source lines."""
-        from .inspect import inspect_graph
+        from .text.annotated import inspect_graph
 
         return inspect_graph(self)
 

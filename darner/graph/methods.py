@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
-from .habits import missing
+from .habits.hints import missing
 from .ids import with_nodes
 from .op import BUILDERS, OPS, Builder, Op, calls, find
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from . import habits
 from .dims import Dim, Shape
 from .dtypes import DType
 from .errors import (
@@ -17,7 +16,8 @@ from .errors import (
     Source,
     caller,
 )
-from .habits_table import OPERATORS, UFUNCS
+from .habits import hints
+from .habits.table import OPERATORS, UFUNCS
 from .methods import NodeMethods
 from .op import BUILDERS, OPS, Op, get_op
 from .types import TensorType, TupleType, Type
@@ -298,10 +298,10 @@ class Node(NodeMethods):
             if name is None or method != "__call__" or options:
                 how = f"{function.__name__}.{method}" if method != "__call__" else function.__name__
                 given = f" with {', '.join(options)}" if options else ""
-                found = habits.hint("argument", next(iter(options)), OPS) if options else None
+                found = hints.hint("argument", next(iter(options)), OPS) if options else None
                 raise DTypeError(
                     f"numpy.{how}{given} is not an op on nodes",
-                    hint=found or habits.hint("tensor", how, OPS),
+                    hint=found or hints.hint("tensor", how, OPS),
                 )
             if name.startswith("bitwise_") and self.dtype.kind == "bool":
                 name = name.replace("bitwise", "logical")  # as the operators of truth values are
@@ -357,7 +357,7 @@ def _node_of(graph: Graph, id: int) -> Node:
 
 def _not_an_array(library: str, function: Any) -> DarnerError:
     name = function.__name__
-    found = habits.hint("tensor", name, [*OPS, *BUILDERS])
+    found = hints.hint("tensor", name, [*OPS, *BUILDERS])
     if name in OPS or name in BUILDERS:
         found = f"write g.{name}(...), a method of graphs and nodes"
     error = DTypeError("a node is not an array: it has no numbers until the graph runs", hint=found)

@@ -22,14 +22,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
 from .attributes import Attribute, Operand, Parsed, parse_annotation
+from .cached import cached_property
 from .check import check_call
 from .dims import Dim
 from .errors import ArgumentError, InternalError, NameTakenError, caller, did_you_mean
 from .facts import PLAIN, Facts
+from .registry import Table, import_rooms_of
 from .scalar import Emit, Of
 from .types import TensorType, TupleType, Type
 
@@ -383,13 +385,18 @@ def _shown_param(param: inspect.Parameter) -> str:
     return f"{param.name}={param.default!r}"
 
 
-OPS: dict[str, Op] = {}
-BUILDERS: dict[str, Builder] = {}
+OPS: Table[Op] = Table()
+BUILDERS: Table[Builder] = Table()
 
 
 def find(name: str) -> Op | Builder | None:
     """The op or builder of that name."""
-    return OPS.get(name) or BUILDERS.get(name)
+    import_rooms_of(name)
+    return _declared(name) or OPS.get(name) or BUILDERS.get(name)
+
+
+def _declared(name: str) -> Op | Builder | None:
+    return OPS.declared.get(name) or BUILDERS.declared.get(name)
 
 
 OTHER_NAMES: dict[str, str] = {}
@@ -408,7 +415,7 @@ def get_op(name: str) -> Op:
 
 def op_or_builder(name: str) -> Op | Builder:
     """The op or builder of that name, which may be another system's (``RmsNorm``); an error with the nearest names otherwise."""
-    return find(OTHER_NAMES.get(name, name)) or _in_other_letters(name) or get_op(name)
+    return find(name) or find(OTHER_NAMES.get(name, "")) or _in_other_letters(name) or get_op(name)
 
 
 def _in_other_letters(name: str) -> Op | Builder | None:
@@ -425,12 +432,13 @@ def suggest(name: str) -> str | None:
     return did_you_mean(name, [*OPS, *BUILDERS])
 
 
-def _register(table: dict[str, Any], item: Op | Builder) -> None:
+def _register(table: Table[Any], item: Op | Builder) -> None:
     from .graph import Graph
     from .node import Node
 
-    known = find(item.name)
-    if known is not None:
+    if not item.builtin:
+        import_rooms_of(item.name)
+    if _declared(item.name) is not None:
         raise NameTakenError(f"an op called '{item.name}' is already declared")
     for holder in (Graph, Node):
         if item.name in vars(holder):

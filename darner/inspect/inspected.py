@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ..graph.arrays import as_array
 from ..graph.data import Array
 from ..graph.errors import RunError, ShapeError
-from ..graph.habits import input_name
+from ..graph.habits.hints import input_name
 from ..lower.plan import Kernel, Plan, Spec
 
 

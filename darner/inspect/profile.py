@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ..graph.cached import cached_property
 from ..graph.errors import Calling, Source
 from ..io.atomic import Path
 from ..lower.work import KernelWork

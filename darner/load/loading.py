@@ -26,7 +26,7 @@ from ..graph.graph import Graph
 from ..graph.integers import round_up
 from ..graph.types import TensorType
 from ..io.memory import ALIGNMENT, aligned
-from ..ops.random import STEP
+from ..ops.random.bits import STEP
 from ..session.session import Session
 from ..session.values import leaf_type
 from .files import Weights

@@ -17,9 +17,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from ..graph.cached import cached_property
 from ..graph.errors import InternalError
 from ..graph.graph import Graph
 from ..graph.node import Node

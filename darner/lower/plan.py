@@ -13,11 +13,12 @@ import json
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from .._version import __version__
+from ..graph.cached import cached_property
 from ..graph.data import Data
 from ..graph.errors import Calling, Source, VerifyError
 from ..graph.graph import LEAVES, Graph

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from ..graph.attribute_text import attribute_text
 from ..graph.graph import LEAVES, Graph
 from ..graph.node import Node
+from ..graph.text.attributes import attribute_text
 from ..graph.types import TensorType
-from ..ops.leaves import restored_node, stored_type
+from ..ops.quantised.stored import restored_node, stored_type
 from ..transforms.expand import expand
 from .roles import stays_whole, whole_ops
 

@@ -10,10 +10,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..graph.attribute_text import attribute_text
 from ..graph.facts import Role
 from ..graph.graph import Graph
 from ..graph.node import Node
+from ..graph.text.attributes import attribute_text
 from ..graph.types import TupleType
 from ..ops.faults import can_fail
 from .fuse import Group, fuse

@@ -20,12 +20,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from ..graph.cached import cached_property
 from ..graph.errors import ArgumentError, nearest
 from .base import Config
 

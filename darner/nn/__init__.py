@@ -13,7 +13,7 @@ Parameters say how they start, so that a session needs no ``init``; it depends o
 
 from typing import TYPE_CHECKING, NoReturn
 
-from ..graph.habits import missing
+from ..graph.habits.hints import missing
 from .activations import ACTIVATIONS, activate
 from .attention import Attention, MultiHeadAttention, Rope, Sequence
 from .base import parameter, scope, state

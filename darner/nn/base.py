@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from ..graph.constructing import Constructed
 from ..graph.errors import ArgumentError, DarnerError, ShapeError, caller
 from ..graph.graph import Graph
-from ..graph.habits import missing
+from ..graph.habits.hints import missing
 from ..graph.node import Node
 from ..graph.types import TensorType
 

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from ..graph.errors import ArgumentError
 from ..graph.node import Node
-from ..ops.spatial import numbers
+from ..ops.spatial.windows import numbers
 from .base import Layer, check_width, parameter, positive, scope
 
 Sizes: TypeAlias = int | Sequence[int]

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from ..graph.errors import ArgumentError
 from ..graph.node import Node
-from ..ops.spatial import fixed_sizes, require_axes
+from ..ops.spatial.windows import fixed_sizes, require_axes
 from .base import Layer
 from .convs import Sizes
 

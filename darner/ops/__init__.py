@@ -1,127 +1,24 @@
-"""All of darner's ops; importing this fills the registry. One small file per family."""
+"""All of darner's ops. A room is imported when one of its names is asked for: ``g.fft`` imports ``fourier``.
 
-from . import (
-    activation_gradients,
-    activations,
-    attention,
-    attention_gradients,
-    cache,
-    channel_norm_gradients,
-    channel_norms,
-    comparison,
-    complex_numbers,
-    contract,
-    conv,
-    conv_flat,
-    conv_forms,
-    custom,
-    custom_bodies,
-    custom_samples,
-    declare,
-    delta_net,
-    distributions,
-    einsum,
-    elementwise,
-    filling,
-    fourier,
-    functions,
-    fused,
-    heads,
-    index,
-    indexing,
-    iterate,
-    joining,
-    leaves,
-    linalg,
-    linear,
-    loop,
-    loop_samples,
-    losses,
-    matrix,
-    norm_gradients,
-    norms,
-    ordering,
-    packed,
-    packed_products,
-    pool,
-    pool_forms,
-    quantise,
-    random,
-    recompute,
-    reduce,
-    reducing,
-    registered,
-    resize,
-    rope,
-    sampling,
-    scatter,
-    shapes,
-    shaping,
-    softmax,
-    spectra,
-    splats,
-    state_space,
-)
+A room a family, each of which says where to begin. Rooms import from rooms before them only, as in this order:
 
-__all__ = [
-    "activation_gradients",
-    "activations",
-    "attention",
-    "attention_gradients",
-    "cache",
-    "channel_norm_gradients",
-    "channel_norms",
-    "comparison",
-    "complex_numbers",
-    "contract",
-    "conv",
-    "conv_flat",
-    "conv_forms",
-    "custom",
-    "custom_bodies",
-    "custom_samples",
-    "declare",
-    "delta_net",
-    "distributions",
-    "einsum",
-    "elementwise",
-    "filling",
-    "fourier",
-    "functions",
-    "fused",
-    "heads",
-    "index",
-    "indexing",
-    "iterate",
-    "joining",
-    "leaves",
-    "linalg",
-    "linear",
-    "loop",
-    "loop_samples",
-    "losses",
-    "matrix",
-    "norm_gradients",
-    "norms",
-    "ordering",
-    "packed",
-    "packed_products",
-    "pool",
-    "pool_forms",
-    "quantise",
-    "random",
-    "recompute",
-    "reduce",
-    "reducing",
-    "registered",
-    "resize",
-    "rope",
-    "sampling",
-    "scatter",
-    "shapes",
-    "shaping",
-    "softmax",
-    "spectra",
-    "splats",
-    "state_space",
-]
+    complex_numbers, shapes, elementwise, reductions   what all others are made of
+    indexing, linalg, spatial, fourier
+    norms, losses, layers, attention, random
+    creation, quantised                                where values come from, and stored weights
+    custom, loops                                      graphs inside of ops
+    state_space, splats
+
+Beside them stand what declarations are written with: ``declare`` (an element-wise op in one call), ``samples`` (typical calls), ``axes`` (what rules of
+batches and gradients do to axes) and ``faults`` (what only data can make wrong). Begin with ``declare`` and ``elementwise.functions``.
+"""
+
+from importlib import import_module
+from pkgutil import iter_modules
+from types import ModuleType
+
+
+def __getattr__(name: str) -> ModuleType:
+    if any(name == module.name for module in iter_modules(__path__)):
+        return import_module(f".{name}", __name__)
+    raise AttributeError(f"darner.ops has no room {name!r}")

@@ -49,7 +49,7 @@ An optimizer of one's own is a function (see ``custom``) or a subclass of ``Opti
 
 from typing import TYPE_CHECKING, NoReturn
 
-from ..graph.habits import missing
+from ..graph.habits.hints import missing
 from .adafactor import Adafactor
 from .adam import Adam, AdamW
 from .base import DecayFilter, Optimizer, Slot, matrices_only

@@ -12,7 +12,7 @@ from ..graph.dims import Dim
 from ..graph.dtypes import DType
 from ..graph.errors import ArgumentError
 from ..graph.graph import Graph
-from ..graph.habits import hint, missing
+from ..graph.habits.hints import hint, missing
 from ..graph.node import Node
 from .checks import at_least, between, count, positive, truth
 from .schedules import Schedule

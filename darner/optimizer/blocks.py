@@ -38,7 +38,7 @@ import numpy as np
 from ..graph.attributes import Pool
 from ..graph.graph import Graph
 from ..graph.node import Node
-from ..graph.text import dumps, encode_attrs
+from ..graph.text.dump import dumps, encode_attrs
 from ..graph.types import TensorType, TupleType, Type
 from .pairing import join
 from .runs import Trace, find_runs

@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from ..graph.attribute_text import attribute_text
 from ..graph.errors import DarnerError
 from ..graph.graph import LEAVES, Graph
 from ..graph.node import Node
 from ..graph.op import OPS, Op
+from ..graph.text.attributes import attribute_text
 from ..graph.types import Type
 from .declare import RULES, Mode, Rule
 from .fold import fold

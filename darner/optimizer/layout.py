@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
-from ..graph.attribute_text import attribute_text
+from ..graph.cached import cached_property
 from ..graph.data import Array
 from ..graph.dims import Dim
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.parts import Parts
+from ..graph.text.attributes import attribute_text
 from ..graph.types import TensorType
 
 

@@ -64,15 +64,33 @@ LIBRARY = Library()
 
 
 class Inherited:
-    """An e-graph. In a forked child it stays for ever: to free it takes threads that the child does not have."""
+    """An e-graph. In a forked child it stays for ever: to free it takes threads that the child does not have.
+
+    A child drops the frames of its parent's other threads before anything else, and with them whoever has this; the e-graph itself is held in one more place.
+    """
 
     def __init__(self) -> None:
         self.graph = LIBRARY.module().EGraph()
-        watch(self)
+        self._process = os.getpid()
+        _alive[id(self)] = self.graph
 
-    def after_fork(self) -> None:
-        """Count one more reference, which nobody gives back."""
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.graph))
+    def __del__(self) -> None:
+        if os.getpid() == self._process:
+            _alive.pop(id(self), None)
+
+
+_alive: dict[int, object] = {}
+"""The e-graphs that there are, by whose they are."""
+
+
+def _keep_for_ever() -> None:
+    for graph in _alive.values():
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(graph))  # at the end of the process too
+    _alive.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_keep_for_ever)
 
 
 def _place() -> str:

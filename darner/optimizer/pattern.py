@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
+from ..graph.cached import cached_property
 from ..graph.check import canonical
 from ..graph.errors import ArgumentError
 from ..graph.op import REQUIRED, Op, get_op

@@ -15,7 +15,7 @@ from ..graph.dims import Dim, bind_dim
 from ..graph.graph import Graph
 from ..graph.op import OPS, Op
 from ..graph.types import TensorType, Type
-from ..ops.loop import loop
+from ..ops.loops.loop import loop
 from ..transforms.cost import call_cost
 from .targets import Target
 

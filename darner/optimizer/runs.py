@@ -14,11 +14,12 @@ each distinct block.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from ..graph.cached import cached_property
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from ..graph.attribute_text import attribute_text, quoted
 from ..graph.errors import DarnerError
 from ..graph.op import OPS, Op
+from ..graph.text.attributes import attribute_text, quoted
 from ..graph.types import Type
 from .canonical import has_own_derivative
 from .engine import Engine, Query, constructor

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..backends.base.cache import CacheWarning, ObjectCache
 from ..backends.base.sections import join, split
+from ..graph.cached import cached_property
 from ..graph.errors import FormatError
 from ..lower.plan import Plan
 from ..lower.plan_compact import from_rows, sources_of, to_rows, with_inits

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..graph.errors import ArgumentError, Calling
 from ..graph.garbage import without_collection
 from ..graph.graph import Graph
-from ..graph.module import GraphModule
+from ..graph.stages.module import GraphModule
 from .config import SessionConfig
 from .session import Session
 from .stages import config_of, unpacked

@@ -18,7 +18,7 @@ from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.parts import Parts
 from ..lower.plan import Plan
-from ..ops.random import STEP
+from ..ops.random.bits import STEP
 from ..optim.base import Optimizer
 from ..optim.step import add_updates, trained_parameters
 from ..transforms.gradients import select

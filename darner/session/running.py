@@ -12,7 +12,7 @@ from ..graph.data import Array
 from ..graph.dims import as_dim
 from ..graph.errors import ArgumentError, RunError, ShapeError, listed
 from ..graph.graph import Graph
-from ..graph.habits import input_name
+from ..graph.habits.hints import input_name
 from ..graph.types import TensorType
 from ..optim.base import ACCUMULATED, Optimizer
 from ..optim.step import Summing

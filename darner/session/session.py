@@ -10,7 +10,6 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path as FilePath
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -20,7 +19,7 @@ from ..graph.data import Array
 from ..graph.errors import ArgumentError, Calling, DTypeError, ForkError, FormatError, RunError
 from ..graph.forks import SPAWN
 from ..graph.graph import Graph, check_graph
-from ..graph.habits import input_name, missing
+from ..graph.habits.hints import input_name, missing
 from ..inspect.summary import MemorySummary
 from ..io.atomic import Path
 from ..lower.plan import Plan
@@ -562,12 +561,7 @@ class Session:
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

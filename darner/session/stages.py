@@ -27,8 +27,8 @@ from ..graph.dims import Dim
 from ..graph.errors import ArgumentError, Calling, FormatError, LowerError
 from ..graph.garbage import without_collection
 from ..graph.graph import Graph, check_graph
-from ..graph.module import GraphModule, check_module, graph_of
 from ..graph.node import Node
+from ..graph.stages.module import GraphModule, check_module, graph_of
 from ..io.memory import format_size
 from ..lower.plan import Plan
 from ..optim.base import Optimizer, matrices_only

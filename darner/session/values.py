@@ -19,7 +19,7 @@ from ..graph.node import Node
 from ..graph.types import TensorType
 from ..io.memory import together
 from ..lower.plan import Buffer
-from ..ops.leaves import restored, stored, stored_type
+from ..ops.quantised.stored import restored, stored, stored_type
 from ..optim.base import Optimizer
 from .binding import as_value, known
 from .config import SessionConfig

@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 WARNING = "stopping after this run; Ctrl-C once more stops at once, and saves nothing"
@@ -47,12 +47,7 @@ class Interrupts:
                 self._before[number] = signal.signal(number, self._handle)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         for number, before in self._before.items():
             # None: it was set by something that is not Python, which cannot be set again from here.
             signal.signal(number, signal.default_int_handler if before is None else before)

@@ -9,7 +9,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from math import isfinite
 from time import perf_counter
-from types import TracebackType
 from typing import Any
 
 from ..compat.training import TrainConfig
@@ -396,12 +395,7 @@ class Trainer(Resuming):
     def __enter__(self) -> Trainer:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

@@ -19,7 +19,7 @@ from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Cost, Op
 from ..graph.types import TupleType, Type
-from ..ops.loop import loop
+from ..ops.loops.loop import loop
 from .expand import expand_call
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -18,8 +18,7 @@ from ..graph.errors import ArgumentError, InternalError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.types import TensorType
-from ..ops.custom import custom_fn, custom_fn_tuple
-from ..ops.custom_bodies import (
+from ..ops.custom.bodies import (
     COTANGENT,
     PRIMAL,
     TANGENT,
@@ -28,34 +27,32 @@ from ..ops.custom_bodies import (
     numbered,
     primal_inputs,
 )
+from ..ops.custom.functions import custom_fn, custom_fn_tuple
 from .batch import vmap
 from .reverse import prepare, pull_back
+
+
+class Bodies(TypedDict):
+    """The graphs of a custom function."""
+
+    body: Graph
+    vjp_body: Graph | None
+    jvp_body: Graph | None
+
 
 # --------------------------------------------------------------------------- derivatives
 
 
 @custom_fn.vjp
-def _(
-    g: Node,
-    out: Node,
-    inputs: list[Node],
-    body: Graph,
-    vjp_body: Graph | None,
-    jvp_body: Graph | None,
-) -> Any:
-    return {"inputs": _gradients([g], [out], [""], inputs, vjp_body, jvp_body)}
+def _(g: Node, out: Node, inputs: list[Node], **bodies: Unpack[Bodies]) -> Any:
+    return {"inputs": _gradients([g], [out], [""], inputs, bodies)}
 
 
 @custom_fn_tuple.vjp
 def _(
-    g: tuple[Node | None, ...],
-    out: tuple[Node, ...],
-    inputs: list[Node],
-    body: Graph,
-    vjp_body: Graph | None,
-    jvp_body: Graph | None,
+    g: tuple[Node | None, ...], out: tuple[Node, ...], inputs: list[Node], **bodies: Unpack[Bodies]
 ) -> Any:
-    return {"inputs": _gradients(g, out, numbered(len(out)), inputs, vjp_body, jvp_body)}
+    return {"inputs": _gradients(g, out, numbered(len(out)), inputs, bodies)}
 
 
 def _gradients(
@@ -63,11 +60,10 @@ def _gradients(
     out: Sequence[Node],
     ends: Sequence[str],
     inputs: list[Node],
-    vjp_body: Graph | None,
-    jvp_body: Graph | None,
+    bodies: Bodies,
 ) -> list[Node | None]:
     """The vjp_body, or the transpose of the jvp_body, in the graph."""
-    graph = inputs[0].graph
+    graph, vjp_body, jvp_body = inputs[0].graph, bodies["vjp_body"], bodies["jvp_body"]
     if vjp_body is None:
         if jvp_body is None:
             raise InternalError("a custom function without rules has the derivative of its body")
@@ -144,36 +140,22 @@ def _transposed(
 
 
 @custom_fn.jvp
-def _(
-    tangents: dict[str, Any],
-    node: Node,
-    inputs: list[Node],
-    body: Graph,
-    vjp_body: Graph | None,
-    jvp_body: Graph | None,
-) -> Any:
-    if jvp_body is None:
+def _(tangents: dict[str, Any], node: Node, inputs: list[Node], **bodies: Unpack[Bodies]) -> Any:
+    if bodies["jvp_body"] is None:
         return NotImplemented
-    return _tangents(tangents["inputs"], [node], [""], inputs, jvp_body)[0]
+    return _tangents(tangents["inputs"], [node], [""], inputs, bodies["jvp_body"])[0]
 
 
 @custom_fn_tuple.jvp
-def _(
-    tangents: dict[str, Any],
-    node: Node,
-    inputs: list[Node],
-    body: Graph,
-    vjp_body: Graph | None,
-    jvp_body: Graph | None,
-) -> Any:
-    if jvp_body is None:
+def _(tangents: dict[str, Any], node: Node, inputs: list[Node], **bodies: Unpack[Bodies]) -> Any:
+    if bodies["jvp_body"] is None:
         return NotImplemented
-    count = len(body.outputs)
+    count = len(bodies["body"].outputs)
     out = [
         node.graph.insert("project", [node], ("source",), {"index": i}, source=node.source)
         for i in range(count)
     ]
-    return tuple(_tangents(tangents["inputs"], out, numbered(count), inputs, jvp_body))
+    return tuple(_tangents(tangents["inputs"], out, numbered(count), inputs, bodies["jvp_body"]))
 
 
 def _tangents(
@@ -200,40 +182,21 @@ def _tangents(
 
 
 @custom_fn.vmap
-def _(
-    size: Dim,
-    batched: dict[str, Any],
-    inputs: list[Node],
-    body: Graph,
-    vjp_body: Graph | None,
-    jvp_body: Graph | None,
-) -> Node:
-    flags = batched["inputs"]
-    return custom_fn(inputs, *_over_batch(size, flags, inputs, [""], body, vjp_body, jvp_body))
+def _(size: Dim, batched: dict[str, Any], inputs: list[Node], **bodies: Unpack[Bodies]) -> Node:
+    return custom_fn(inputs, *_over_batch(size, batched["inputs"], inputs, [""], bodies))
 
 
 @custom_fn_tuple.vmap
 def _(
-    size: Dim,
-    batched: dict[str, Any],
-    inputs: list[Node],
-    body: Graph,
-    vjp_body: Graph | None,
-    jvp_body: Graph | None,
+    size: Dim, batched: dict[str, Any], inputs: list[Node], **bodies: Unpack[Bodies]
 ) -> tuple[Node, ...]:
-    flags, ends = batched["inputs"], numbered(len(body.outputs))
-    bodies = _over_batch(size, flags, inputs, ends, body, vjp_body, jvp_body)
-    return custom_fn_tuple(inputs, *bodies)
+    ends = numbered(len(bodies["body"].outputs))
+    over = _over_batch(size, batched["inputs"], inputs, ends, bodies)
+    return custom_fn_tuple(inputs, *over)
 
 
-def _over_batch(  # many parameters: the op's operands and attributes
-    size: Dim,
-    batched: Sequence[bool],
-    inputs: list[Node],
-    ends: Sequence[str],
-    body: Graph,
-    vjp_body: Graph | None,
-    jvp_body: Graph | None,
+def _over_batch(
+    size: Dim, batched: Sequence[bool], inputs: list[Node], ends: Sequence[str], bodies: Bodies
 ) -> tuple[Graph, Graph | None, Graph | None]:
     """All bodies over the batch; what the batch shares receives the sum of its gradients."""
     outputs = [f"{stem}{end}" for end in ends for stem in (PRIMAL, COTANGENT)]
@@ -251,13 +214,13 @@ def _over_batch(  # many parameters: the op's operands and attributes
         return vmap(rule, chosen, size)
 
     new_vjp = new_jvp = None
-    if vjp_body is not None:
-        new_vjp = over(vjp_body, outputs)
+    if bodies["vjp_body"] is not None:
+        new_vjp = over(bodies["vjp_body"], outputs)
         answers = list(new_vjp.outputs)
         for i, number in float_outputs(new_vjp, [node._tensor for node in inputs]):
             if not batched[i]:
                 answers[number] = answers[number].sum(0)
         new_vjp.set_outputs(answers)
-    if jvp_body is not None:
-        new_jvp = over(jvp_body, [*outputs, *moving])
-    return over(body, []), new_vjp, new_jvp
+    if bodies["jvp_body"] is not None:
+        new_jvp = over(bodies["jvp_body"], [*outputs, *moving])
+    return over(bodies["body"], []), new_vjp, new_jvp

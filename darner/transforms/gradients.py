@@ -21,7 +21,7 @@ from ..graph.errors import ArgumentError, Calling, UnknownNameError, listed, nea
 from ..graph.graph import Graph, check_graph
 from ..graph.node import Node
 from ..graph.types import TupleType
-from ..ops.complex_numbers import conjugated
+from ..ops.complex_numbers.numbers import conjugated
 from .forward import push_forward
 from .loops.tidy import finished
 from .remat import Remat, regions

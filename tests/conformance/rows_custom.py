@@ -1,4 +1,4 @@
-"""What custom functions compute, said by PyTorch; the bodies stand in ``darner/ops/custom_samples.py``."""
+"""What custom functions compute, said by PyTorch; the bodies stand in ``darner/ops/custom/samples.py``."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""What loops compute: a loop of Python in PyTorch. The bodies stand in ``darner/ops/loop_samples.py``."""
+"""What loops compute: a loop of Python in PyTorch. The bodies stand in ``darner/ops/loops/samples.py``."""
 
 import torch
 

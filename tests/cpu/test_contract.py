@@ -21,7 +21,7 @@ from darner.backends.cpu.runtime.jit import host
 from darner.backends.cpu.runtime.program import CpuProgram
 from darner.graph import dtypes
 from darner.lower.lower import lower
-from darner.ops.contract import dot_general
+from darner.ops.linalg.contract import dot_general
 from tests.conformance import examples
 from tests.cpu.running import compiled, run_program
 

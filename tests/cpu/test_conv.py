@@ -17,7 +17,7 @@ from darner.backends.cpu.kernels import template_of
 from darner.codegen.problems.conv import patches_of
 from darner.lower.lower import lower
 from darner.lower.roles import whole_ops
-from darner.ops.conv import conv, conv_input_grad, conv_weight_grad
+from darner.ops.spatial.conv import conv, conv_input_grad, conv_weight_grad
 from darner.testing import assert_close
 from tests.conformance import examples
 from tests.cpu.running import check, compiled, run_program

@@ -5,8 +5,8 @@ import pytest
 
 import darner
 from darner import Graph
-from darner.ops.packed import decoded
-from darner.ops.quant_scheme import QuantScheme
+from darner.ops.quantised.packed import decoded
+from darner.ops.quantised.scheme import QuantScheme
 from tests.cpu.running import compiled, run_program
 
 

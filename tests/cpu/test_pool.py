@@ -11,7 +11,7 @@ from darner.backends.cpu.kernels import template_of
 from darner.backends.cpu.pooling.template import POOLING
 from darner.lower.lower import lower
 from darner.lower.roles import whole_ops
-from darner.ops.pool import avg_pool, avg_pool_backward, max_pool, max_pool_backward
+from darner.ops.spatial.pool import avg_pool, avg_pool_backward, max_pool, max_pool_backward
 from darner.testing import assert_close
 from tests.cpu.running import compiled, run_program
 

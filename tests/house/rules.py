@@ -96,6 +96,31 @@ def cycles_of_modules(modules: Modules) -> Iterator[Offence]:
             )
 
 
+@rule("cycles_of_rooms")
+def cycles_of_rooms(modules: Modules) -> Iterator[Offence]:
+    """Rooms of ``ops`` import each other without a circle: a room is loaded as a whole, with those that it needs."""
+    graph: dict[str, set[str]] = {}
+    for module in modules.values():
+        room = _room(module.name)
+        if room:
+            targets = {_room(i.target) for i in imports_of(module, modules) if i.at_start}
+            graph.setdefault(room, set()).update(targets - {room, ""})
+    for component in components(graph):
+        if len(component) > 1:
+            names = sorted(component)
+            yield Offence(
+                " ".join(names),
+                names[0].replace(".", "/"),
+                "these rooms import each other in a circle; move what both need to one before them",
+            )
+
+
+def _room(name: str) -> str:
+    """The room of ``ops`` that a module stands in."""
+    parts = name.split(".")
+    return ".".join(parts[:3]) if parts[1:2] == ["ops"] and len(parts) > 3 else ""
+
+
 def components(graph: Mapping[str, set[str]]) -> list[list[str]]:
     """Strongly connected components (Tarjan), without recursion.
 

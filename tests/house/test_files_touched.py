@@ -18,7 +18,7 @@ def copy(tmp_path):
 
 def test_a_composite_op_is_one_file(copy):
     copy.append(
-        "darner/ops/activations.py",
+        "darner/ops/elementwise/activations.py",
         """
 soft_step = _activation(
     "soft_step",
@@ -27,7 +27,7 @@ soft_step = _activation(
 )
 """,
     )
-    assert copy.touched == {"darner/ops/activations.py"}
+    assert copy.touched == {"darner/ops/elementwise/activations.py"}
     printed = copy.run(
         """
 import numpy as np
@@ -52,7 +52,7 @@ for device in ("reference", "cpu"):
 
 def test_an_element_wise_primitive_is_one_file(copy):
     copy.append(
-        "darner/ops/functions.py",
+        "darner/ops/elementwise/functions.py",
         """
 cubed_sine = unary(
     "cubed_sine",
@@ -65,7 +65,7 @@ cubed_sine = unary(
 )
 """,
     )
-    assert copy.touched == {"darner/ops/functions.py"}
+    assert copy.touched == {"darner/ops/elementwise/functions.py"}
     devices = ["reference", "cpu", *([] if REASON else ["gpu"])]
     printed = copy.run(
         f"""

@@ -8,6 +8,7 @@ from tests.house.rules import (
     Offence,
     count,
     cycles_of_modules,
+    cycles_of_rooms,
     imports_between_layers,
     long_functions,
     long_modules,
@@ -98,6 +99,19 @@ def test_circles_of_modules_are_found_and_late_imports_are_none():
         "darner.e": "def f():\n    from . import d",
     }
     assert [o.key for o in cycles_of_modules(package_of(files))] == ["darner.a darner.b darner.c"]
+
+
+def test_circles_of_rooms_are_found_though_no_module_is_in_one():
+    files = {
+        "darner.ops.axes": "",
+        "darner.ops.a.low": "from ..axes import x",
+        "darner.ops.a.high": "from ..b.low import x",
+        "darner.ops.b.low": "from .. import axes",
+        "darner.ops.b.high": "from ..a.low import x",
+    }
+    assert [o.key for o in cycles_of_rooms(package_of(files))] == ["darner.ops.a darner.ops.b"]
+    files["darner.ops.b.high"] = "def f():\n    from ..a.low import x"
+    assert list(cycles_of_rooms(package_of(files))) == []
 
 
 def test_lines_of_modules_and_functions():

@@ -8,8 +8,8 @@ import torch
 
 import darner
 from darner.compat.kinds import Activation, BinaryOp, CompareOp, ReduceOp
-from darner.ops.activation_gradients import DERIVATIVES
-from darner.ops.activations import ACTIVATIONS
+from darner.ops.elementwise.activation_gradients import DERIVATIVES
+from darner.ops.elementwise.activations import ACTIVATIONS
 
 RLX_ACTIVATIONS = [
     "Gelu",

@@ -6,7 +6,7 @@ import pytest
 import darner
 from darner import ArgumentError, DTypeError, Graph, ShapeError
 from darner.compat.attention import AttentionBwdWrt
-from darner.ops.attention import MaskKind, SlidingWindow
+from darner.ops.attention.attention import MaskKind, SlidingWindow
 
 
 class Desk:

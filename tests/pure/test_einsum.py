@@ -173,7 +173,7 @@ def test_operands_may_be_ids_arrays_or_one_list():
             g.einsum("ij,jk->ik", a.id, b.id),
             g.einsum("ij,jk->ik", [a, b]),
             g.einsum("ij,jk->ik", a, weights),
-            darner.ops.einsum.einsum("ij,jk->ik", a, b),
+            darner.ops.linalg.einsum.einsum("ij,jk->ik", a, b),
         ]
     )
     values = normal(3, 4)

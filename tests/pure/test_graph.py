@@ -693,7 +693,7 @@ def test_inspect_shows_counts_labels_lines_and_outputs():
     [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (12_345_678, "12.3 MB"), (5e12, "5000.0 GB")],
 )
 def test_bytes_print_in_powers_of_a_thousand(count, text):
-    from darner.graph.inspect import format_bytes
+    from darner.graph.text.annotated import format_bytes
 
     assert format_bytes(int(count)) == text
     assert format_bytes(4 * darner.symbol("n")) == "4*n B"

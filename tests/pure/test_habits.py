@@ -29,7 +29,7 @@ from darner import (
     train,
 )
 from darner.graph.dtypes import dtype
-from darner.graph.habits_table import ALIASES, HABITS, OPERATORS, UFUNCS
+from darner.graph.habits.table import ALIASES, HABITS, OPERATORS, UFUNCS
 from darner.graph.op import BUILDERS, OPS, find
 from darner.session import SessionConfig
 

@@ -1,7 +1,17 @@
 """Importing darner is light: nothing that a graph does not need is loaded."""
 
+import json
 import subprocess
 import sys
+from dataclasses import fields
+
+import pytest
+
+from darner import transforms as transforms
+from darner._rooms import ROOMS
+from darner.graph.op import OPS
+from darner.interpreter import run as run
+from darner.transforms import cost as cost
 
 HEAVY = ("llvmlite", "egglog", "egglog.bindings", "highspy", "wgpu", "torch", "scipy", "rich")
 
@@ -33,3 +43,66 @@ def test_building_and_running_a_graph_loads_no_heavy_module():
 
 def test_the_command_line_loads_no_tables_until_they_are_drawn():
     assert "rich" not in modules_loaded_by("import darner.cli\ndarner.cli.make_parser()")
+
+
+def test_import_loads_no_op_and_a_name_loads_its_room():
+    rooms = {name for name in modules_loaded_by("import darner") if name.startswith("darner.ops.")}
+    assert rooms == set()
+    asked = "import darner\ng = darner.Graph()\ng.input('x', (2, 3)).tanh()"
+    loaded = modules_loaded_by(asked)
+    assert "darner.ops.elementwise.functions" in loaded
+    assert not any(name.startswith(("darner.ops.splats", "darner.ops.linalg")) for name in loaded)
+
+
+def records(statement):
+    """The rules that each op has and what each builder calls, after a statement: in a fresh process."""
+    program = f"""
+import json, darner
+from dataclasses import fields
+from darner.graph.op import BUILDERS, OPS, Op
+{statement}
+def rules(op):
+    return sorted(f.name for f in fields(op.rules) if getattr(op.rules, f.name) is not None)
+declared = {{**OPS.declared, **BUILDERS.declared}}
+print(json.dumps({{n: rules(i) if isinstance(i, Op) else [] for n, i in declared.items()}}))
+"""
+    finished = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
+    return json.loads(finished.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("names", ROOMS.values(), ids=list(ROOMS))
+def test_an_op_that_is_the_first_to_be_asked_for_has_all_its_rules(names):
+    expected = {
+        op.name: sorted(f.name for f in fields(op.rules) if getattr(op.rules, f.name) is not None)
+        for op in OPS.values()
+    }
+    found = records(f"for name in {names.split()!r}: darner.graph.op.op_or_builder(name)")
+    for name in names.split():
+        assert found[name] == expected.get(name, []), name
+
+
+def test_a_name_that_no_list_has_is_found_where_it_is_declared():
+    statement = "registry._WAITING.pop('fft')\nassert darner.graph.op.get_op('fft').name == 'fft'"
+    found = records(f"from darner.graph import registry\n{statement}")
+    assert {"fft", "selective_scan"} <= found.keys()
+
+
+def test_an_op_of_darner_is_taken_before_its_room_is_loaded():
+    statement = """
+try:
+    darner.unary("fft", "Another.", abs)
+except darner.NameTakenError as error:
+    assert str(error) == "an op called 'fft' is already declared"
+else:
+    raise AssertionError("two ops have one name")
+"""
+    assert "fft" in records(statement)
+
+
+def test_tables_list_ops_in_one_order_whatever_was_asked_for_first():
+    one_by_one = f"for name in {sorted(OPS, reverse=True)!r}: darner.graph.op.get_op(name)"
+    orders = [list(records(f"{asked}\nlist(OPS), list(BUILDERS)")) for asked in ("", one_by_one)]
+    assert orders[0] == orders[1]

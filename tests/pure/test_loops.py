@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import darner
 from darner import ArgumentError, Graph, ShapeError
-from darner.ops.loop import loop
+from darner.ops.loops.loop import loop
 from darner.testing import make_case
 from darner.transforms.loops.motion import move_products
 from darner.transforms.loops.tidy import tidy_loops

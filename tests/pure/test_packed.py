@@ -6,8 +6,8 @@ import pytest
 
 import darner
 from darner import ArgumentError, DTypeError, Graph, QuantScheme, ShapeError, UnsupportedError
-from darner.ops.block_formats import FORMATS
-from darner.ops.packed import decoded
+from darner.ops.quantised.block_formats import FORMATS
+from darner.ops.quantised.packed import decoded
 
 HALVES = {
     "q4_0": [0],

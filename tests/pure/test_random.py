@@ -7,7 +7,7 @@ import pytest
 
 import darner
 from darner import ArgumentError, DTypeError, Graph, NameTakenError, ShapeError
-from darner.ops.random import philox
+from darner.ops.random.bits import philox
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """Processes that fork: a child builds and runs as its parent did, or is told at once that it cannot."""
 
+import ast
 import multiprocessing
 import os
 import signal
@@ -9,6 +10,7 @@ import textwrap
 import threading
 import traceback
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ import darner
 from darner import Graph, optim
 from darner.backends.cpu.runtime.jit import compile_module
 from darner.graph import forks
+from darner.graph.cached import cached_property
 from darner.graph.errors import ForkError
 from darner.optimizer import library
 
@@ -326,3 +329,34 @@ def test_the_parts_of_a_library_that_are_loaded_are_found():
     assert 0 < library._loaded_bytes(place) <= os.path.getsize(place)
     with pytest.raises(OSError, match="no library of Linux"):
         library._loaded_bytes(__file__)
+
+
+def test_nothing_asks_for_a_lock_of_a_class():
+    """Python 3.11's ``cached_property`` has one, which a child cannot renew."""
+    package = Path(darner.__file__).parent
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module == "functools":
+                assert "cached_property" not in {name.name for name in node.names}, path
+
+
+def test_a_child_asks_for_what_another_thread_was_computing_when_it_was_forked():
+    inside, leave = threading.Event(), threading.Event()
+    waits = [True]
+
+    class Slow:
+        @cached_property
+        def answer(self):
+            if waits:
+                inside.set()
+                leave.wait(60)
+            return 42
+
+    thread = threading.Thread(target=lambda: Slow().answer, daemon=True)
+    thread.start()
+    assert inside.wait(60)
+    waits.clear()
+    child = child_of(lambda: Slow().answer == 42)
+    leave.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -7,7 +7,7 @@ import pytest
 
 import darner
 from darner import ArgumentError, Graph, UnknownNameError, models, optim, train
-from darner.graph.habits_table import INPUT_HINTS, INPUTS
+from darner.graph.habits.table import INPUT_HINTS, INPUTS
 from darner.models.bert import Bert, BertConfig
 
 from .opening import opened

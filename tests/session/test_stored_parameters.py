@@ -6,8 +6,8 @@ import safetensors.numpy
 
 import darner
 from darner import ArgumentError, Graph, ShapeError
-from darner.ops.packed import decoded
-from darner.ops.quant_scheme import QuantScheme
+from darner.ops.quantised.packed import decoded
+from darner.ops.quantised.scheme import QuantScheme
 
 SCHEMES = {"q4": "q4_1", "q8": "q8_0"}
 

@@ -19,7 +19,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ...graph.errors import ArgumentError, NameTakenError
-from ...graph.habits import hint
+from ...graph.habits.hints import hint
 from .backend import Backend
 
 if TYPE_CHECKING:

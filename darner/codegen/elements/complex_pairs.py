@@ -16,7 +16,7 @@ from ...graph.dtypes import DType
 from ...graph.errors import InternalError
 from ...graph.graph import Graph
 from ...graph.node import Node
-from ...ops.complex_parts import Pair, times
+from ...ops.complex_numbers.parts import Pair, times
 from ...transforms.expand import expand
 
 Value = Node | Pair

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, cast
 
 from ...graph import dtypes
 from ...graph.node import Node
-from ...ops.block_formats import Block, Number, half_of
-from ...ops.block_formats import Place as PlaceOfFormat
-from ...ops.quant_scheme import QuantScheme
+from ...ops.quantised.block_formats import Block, Number, half_of
+from ...ops.quantised.block_formats import Place as PlaceOfFormat
+from ...ops.quantised.scheme import QuantScheme
 from ..ir.index import Index, Lanes
 from ..ir.lanes import Lane
 from ..ir.types import Value

@@ -11,9 +11,9 @@ from ...graph import dtypes
 from ...graph.dtypes import DType
 from ...graph.node import Node
 from ...lower.specs import sizes as _sizes
-from ...ops.block_formats import Block, Number, half_of
-from ...ops.block_formats import Place as PlaceOfFormat
-from ...ops.quant_scheme import QuantScheme
+from ...ops.quantised.block_formats import Block, Number, half_of
+from ...ops.quantised.block_formats import Place as PlaceOfFormat
+from ...ops.quantised.scheme import QuantScheme
 from ..ir.index import Index, IndexMath, Lanes, lane_count
 from ..ir.lanes import Lane
 from ..ir.types import Value

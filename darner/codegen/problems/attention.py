@@ -11,6 +11,7 @@ from ...graph.types import TupleType
 from ...lower.plan import Spec
 from ...lower.strided import strided
 from ..ir.types import ACCUMULATOR
+from .nodes import only_node
 
 FORWARD = "scaled_dot_attention"
 
@@ -134,8 +135,7 @@ def _operand(node: Node, rank: int = 4) -> Operand:
 
 def main_node(spec: Spec) -> Node | None:
     """The attention of a kernel's body."""
-    found = [node for node in spec.body.nodes if node.op.name in (FORWARD, BACKWARD)]
-    return found[0] if len(found) == 1 else None
+    return only_node(spec, (FORWARD, BACKWARD))
 
 
 def described(node: Node) -> Described:

@@ -13,12 +13,12 @@ from ...graph import dtypes
 from ...graph.data import Array
 from ...graph.dtypes import DType
 from ...graph.integers import ceil_div
-from ...graph.node import Node
 from ...lower.plan import Spec
 from ...lower.specs import sizes
-from ...ops.fourier import factor
-from ...ops.spectra import next_power_of_two, whole_length
+from ...ops.fourier.spectra import next_power_of_two, whole_length
+from ...ops.fourier.transforms import factor
 from ..ir.types import accumulator_type
+from .nodes import main_node
 
 Kind: TypeAlias = Literal["complex", "block", "half", "whole"]
 """Complex numbers; a block of them, real parts and then imaginary ones; real numbers to half a spectrum; and that back to real numbers."""
@@ -84,12 +84,6 @@ class Transform:
     def is_real(self) -> bool:
         """Whether one side is real, so that half of the work is enough."""
         return self.kind in ("half", "whole")
-
-
-def main_node(spec: Spec) -> Node:
-    """The transform of a spec; its parts may be the outputs."""
-    output = spec.body.outputs[0]
-    return output.operands[0] if output.op.name == "project" else output
 
 
 def transform(spec: Spec) -> Transform | None:

@@ -10,7 +10,7 @@ from ...graph import dtypes
 from ...graph.node import Node
 from ...lower.plan import Spec
 from ...lower.specs import sizes
-from ...ops.splat_tiles import FEATURES, BlendAttrs, Grid, grid_of
+from ...ops.splats.tiles import FEATURES, BlendAttrs, Grid, grid_of
 
 LISTS = "splat_lists"
 BLEND = "splat_blend"

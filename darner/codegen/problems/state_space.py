@@ -17,12 +17,6 @@ NET_FINAL = "gated_delta_net_final"
 NET_BACKWARD = "gated_delta_net_backward"
 
 
-def main_node(spec: Spec) -> Node:
-    """The node whose results, or parts of them, a kernel of one node makes."""
-    output = spec.body.outputs[0]
-    return output.operands[0] if output.op.name == "project" else output
-
-
 def wanted(spec: Spec) -> dict[int, int]:
     """Which results of the node are wanted, each with its position among those of the kernel."""
     outputs = enumerate(spec.body.outputs)

@@ -9,6 +9,7 @@ from ...lower.plan import Spec
 from ...lower.specs import sizes
 from ..elements.elements import can_emit
 from ..ir.index import Number
+from ..problems.nodes import only_node
 from .builder import Operand
 from .dispatch import Dispatch, Stage
 from .elements import ThreadElements
@@ -21,10 +22,10 @@ Element = Callable[["MainElements", list[Number]], Operand]
 
 def main_of(spec: Spec, names: Collection[str]) -> Node | None:
     """The only node of a body that is one of these ops, where all results have its shape and the rest of the body can be written."""
-    found = [node for node in spec.body.nodes if node.op.name in names]
-    if len(found) != 1 or any(sizes(out) != sizes(found[0]) for out in spec.body.outputs):
+    found = only_node(spec, names)
+    if found is None or any(sizes(out) != sizes(found) for out in spec.body.outputs):
         return None
-    return found[0] if can_emit(spec.body, names) else None
+    return found if can_emit(spec.body, names) else None
 
 
 def is_bound(spec: Spec, machine: Machine, besides: int = 1) -> bool:

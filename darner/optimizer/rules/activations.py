@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 
 from ...graph.errors import InternalError
-from ...ops.activations import GELU_CUBE, QUICK_GELU_SCALE
+from ...ops.elementwise.activations import GELU_CUBE, QUICK_GELU_SCALE
 from ..declare import Condition, is_constant, is_float, is_scalar, rewrite, rule, same_type
 from ..match import Match, Value
 from ..pattern import Pattern, T, Variable, variables

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from ...graph.dims import Shape
 from ...graph.types import TensorType
-from ...ops.conv import conv
-from ...ops.fused import PRODUCTS
+from ...ops.layers.fused import PRODUCTS
+from ...ops.spatial.conv import conv
 from ..declare import Condition, condition, is_float, rewrite, rule, same_type, stored_together
 from ..match import Match, Value
 from ..pattern import Pattern, T, variables

@@ -13,7 +13,7 @@ from ...graph import dtypes
 from ...graph.dims import Dim
 from ...graph.dtypes import DType
 from ...graph.types import TensorType
-from ...ops.fused import PRODUCTS
+from ...ops.layers.fused import PRODUCTS
 from ..declare import Condition, condition, is_float, rewrite, rule
 from ..match import Match, Value
 from ..pattern import Pattern, T, Term, Variable, variables

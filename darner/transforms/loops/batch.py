@@ -10,7 +10,7 @@ from ...graph.dims import Dim
 from ...graph.graph import Graph
 from ...graph.node import Node
 from ...ops.axes import spread
-from ...ops.loop import LoopAttributes, loop
+from ...ops.loops.loop import LoopAttributes, loop
 from ..batch import Walk
 from .parts import Loop, insert
 

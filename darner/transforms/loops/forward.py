@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Unpack
 
 from ...graph.node import Node
-from ...ops.loop import LoopAttributes, loop
+from ...ops.loops.loop import LoopAttributes, loop
 from ..forward import Tangents, push_forward
 from ..reverse import prepare
 from .parts import Loop, Piece, closure, insert

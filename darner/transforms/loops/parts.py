@@ -9,7 +9,7 @@ from ...graph.build import call
 from ...graph.graph import Graph
 from ...graph.node import Node
 from ...graph.types import TensorType
-from ...ops.loop import loop
+from ...ops.loops.loop import loop
 
 LOOP = loop.name
 

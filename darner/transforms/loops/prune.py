@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ...graph.dims import Shape
 from ...graph.graph import LEAVES, Graph
 from ...graph.node import Node
-from ...ops.shapes import certainly_less
+from ...ops.shapes.primitives import certainly_less
 from .parts import Loop, Piece, closure, insert, is_loop
 from .rewrite import Lookup, Results, moved, rewrite
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from ...graph.attribute_text import attribute_text
 from ...graph.graph import LEAVES, Graph
 from ...graph.node import Node
+from ...graph.text.attributes import attribute_text
 from ..expand import expand
 from .parts import Loop, dependent, insert, is_loop
 from .rewrite import moved

@@ -17,8 +17,8 @@ from ...graph.dtypes import DType
 from ...graph.graph import Graph
 from ...graph.node import Node
 from ...graph.types import TupleType
-from ...ops.custom_bodies import is_float
-from ...ops.loop import LoopAttributes, loop
+from ...ops.custom.bodies import is_float
+from ...ops.loops.loop import LoopAttributes, loop
 from ..reverse import Together, passes_gradient, prepare, pull_back
 from .parts import Loop, Piece, closure, dependent, insert
 

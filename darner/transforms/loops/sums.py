@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from ...graph.graph import Graph
 from ...graph.node import Node
-from ...ops.custom_bodies import is_float
+from ...ops.custom.bodies import is_float
 from ..expand import expand
 from .parts import Loop, Piece, closure, dependent, insert
 from .rewrite import Lookup, Results, moved, rewrite

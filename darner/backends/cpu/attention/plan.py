@@ -7,7 +7,6 @@ maxima and sums of a softmax run down the lanes, and the probabilities already a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import prod
 
 from ....codegen.ir.types import STORAGE_BYTES
@@ -15,6 +14,7 @@ from ....codegen.problems.attention import (
     Described,
     described,
 )
+from ....graph.cached import cached_property
 from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
 from ....lower.plan import Spec

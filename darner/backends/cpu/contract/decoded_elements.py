@@ -18,7 +18,7 @@ from ....codegen.ir.index import Index, IndexMath, Lanes, i64
 from ....codegen.ir.types import STORAGE_BYTES, Builder, Pointer, Value
 from ....graph.node import Node
 from ....lower.specs import sizes
-from ....ops.quant_scheme import QuantScheme
+from ....ops.quantised.scheme import QuantScheme
 from ..emit.template import Code
 
 

@@ -11,7 +11,7 @@ from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ....lower.strided import merged_stride, row_major, strided
-from ....ops.quant_scheme import QuantScheme
+from ....ops.quantised.scheme import QuantScheme
 from .plan import Contraction
 
 FEW_COLUMNS = 24

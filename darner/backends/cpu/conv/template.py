@@ -13,6 +13,7 @@ from types import ModuleType
 from ....codegen.ir.emit import offset
 from ....codegen.ir.types import ACCUMULATOR, Pointer
 from ....codegen.problems.conv import CONVOLUTIONS
+from ....codegen.problems.nodes import only_node
 from ....graph.errors import InternalError
 from ....graph.node import Node
 from ....lower.plan import Spec
@@ -35,8 +36,7 @@ from .winograd.plan import winograd_of
 
 def _main(spec: Spec) -> Node | None:
     """The only convolution of a body."""
-    found = [node for node in spec.body.nodes if node.op.name in CONVOLUTIONS]
-    return found[0] if len(found) == 1 else None
+    return only_node(spec, CONVOLUTIONS)
 
 
 def _fits(spec: Spec) -> bool:

@@ -15,7 +15,8 @@ from typing import Literal
 from ....codegen.ir.butterflies import Complex
 from ....codegen.ir.index import Index, i64
 from ....codegen.ir.types import Pointer, Value
-from ....codegen.problems.fft import Transform, main_node, transform
+from ....codegen.problems.fft import Transform, transform
+from ....codegen.problems.nodes import main_node
 from ....graph.integers import ceil_div, round_up
 from ....lower.plan import ALIGNMENT, Spec
 from ..emit.template import Code, Scratch, Template

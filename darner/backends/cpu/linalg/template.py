@@ -18,6 +18,7 @@ from ....codegen.ir.lanes import Lane
 from ....codegen.ir.math import emit
 from ....codegen.ir.registers import Registers
 from ....codegen.ir.types import Block, Builder, Value, accumulator_type
+from ....codegen.problems.nodes import main_node
 from ....graph.dtypes import DType
 from ....graph.integers import round_up
 from ....graph.node import Node
@@ -59,22 +60,17 @@ class _Shape:
         return round_up(count, self.lanes)
 
 
-def _main(spec: Spec) -> Node:
-    output = spec.body.outputs[0]
-    return output.operands[0] if output.op.name == "project" else output
-
-
 def _fits(spec: Spec) -> bool:
-    return _main(spec).op.name in EMITTERS
+    return main_node(spec).op.name in EMITTERS
 
 
 def _scratch(spec: Spec, machine: Machine) -> Scratch:
-    shape = _Shape(_main(spec), machine)
+    shape = _Shape(main_node(spec), machine)
     return Scratch(shared=shape.nbytes) if shape.shared else Scratch(own=shape.nbytes)
 
 
 def _emit(code: Code) -> None:
-    node = _main(code.spec)
+    node = main_node(code.spec)
     work = _Work(code, node)
     inside = EMITTERS[node.op.name]
     if work.shape.shared:

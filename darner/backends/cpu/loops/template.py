@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from ....codegen.ir.emit import loop as repeat
 from ....codegen.ir.faults import FAULT
 from ....codegen.ir.index import Index, i64
 from ....codegen.ir.types import Function, Pointer, Value
+from ....graph.cached import cached_property
 from ....graph.data import Array
 from ....lower.loops import CARRY, failing
 from ....lower.plan import Spec

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from ....codegen.ir.faults import FAULT
+from ....graph.cached import cached_property
 from ....graph.data import Array
 from ....graph.errors import InternalError
 from ....graph.integers import round_up

@@ -164,8 +164,10 @@ def make_ahead() -> None:
     """Compile what every process needs once on a thread of its own: the first build still has a plan to make, on one core."""
     if _ahead or host().cores < 2:
         return
-    _ahead.append(threading.Thread(target=_made_runtime, name="darner start", daemon=True))
-    _ahead[0].start()
+    thread = threading.Thread(target=_made_runtime, name="darner start", daemon=True)
+    _ahead.append(thread)
+    if _ahead[0] is thread:  # of several that come here at once, one starts
+        thread.start()
 
 
 def _runtime() -> Program:

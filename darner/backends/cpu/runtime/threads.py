@@ -29,7 +29,6 @@ import signal
 import sys
 import threading
 import weakref
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from ....graph.errors import ArgumentError, DarnerError
@@ -293,12 +292,7 @@ class Team:
     def __enter__(self) -> Team:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

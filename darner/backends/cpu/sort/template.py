@@ -17,6 +17,7 @@ from ....codegen.ir.index import Index, Lanes, i64
 from ....codegen.ir.lanes import Lane
 from ....codegen.ir.registers import Registers
 from ....codegen.ir.types import Pointer, Type, Value
+from ....codegen.problems.nodes import main_node
 from ....graph import dtypes
 from ....graph.dtypes import u32
 from ....graph.integers import ceil_div
@@ -55,15 +56,12 @@ NAMES = ("sort", "argsort", "top_k")
 
 def _main(spec: Spec) -> Node | None:
     """The node that sorts, if that is what a body does."""
-    output = spec.body.outputs[0]
-    node = output.operands[0] if output.op.name == "project" else output
+    node = main_node(spec)
     return node if node.op.name in NAMES and _kept(node) > 0 else None
 
 
 def _fits(spec: Spec) -> bool:
-    output = spec.body.outputs[0]
-    node = output.operands[0] if output.op.name == "project" else output
-    return node.op.name in NAMES
+    return main_node(spec).op.name in NAMES
 
 
 class _Row:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ....codegen.problems.nodes import main_node
 from ....codegen.problems.state_space import (
     NET,
     NET_BACKWARD,
     NET_FINAL,
     SCAN,
     SCAN_BACKWARD,
-    main_node,
 )
 from ....graph.node import Node
 from ....lower.plan import Spec

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 
+from ....graph.cached import cached_property
 from ....graph.integers import ceil_div
 from ....graph.node import Node
 from ...ir.index import Number

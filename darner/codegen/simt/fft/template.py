@@ -16,7 +16,8 @@ from ...elements.complex_pairs import in_pairs
 from ...elements.elements import can_emit
 from ...ir.butterflies import Complex
 from ...ir.index import Number
-from ...problems.fft import Transform, main_node, transform
+from ...problems.fft import Transform, transform
+from ...problems.nodes import main_node
 from ..builder import Memory, Simt, Value
 from ..dispatch import Dispatch, Stage, Written
 from ..machine import GRANULE, Machine, power_above

@@ -18,6 +18,7 @@ from ....lower.specs import sizes
 from ....ops.faults import can_fail
 from ...ir.index import Number
 from ...ir.math import emit
+from ...problems.nodes import main_node
 from ..builder import Memory, Operand, Simt, Value, Variable
 from ..dispatch import Dispatch, Written
 from ..machine import GRANULE, Machine, power_above, power_below
@@ -403,17 +404,12 @@ WRITERS: dict[str, Callable[[_Work], None]] = {
 }
 
 
-def _main(spec: Spec) -> Node:
-    output = spec.body.outputs[0]
-    return output.operands[0] if output.op.name == "project" else output
-
-
 def _fits(spec: Spec, machine: Machine) -> bool:
-    return _main(spec).op.name in WRITERS
+    return main_node(spec).op.name in WRITERS
 
 
 def _write(spec: Spec, machine: Machine) -> Written:
-    node = _main(spec)
+    node = main_node(spec)
     work = _Work(spec, machine, node)
     if not work.batch or not any(prod(sizes(output)) for output in spec.body.outputs):
         return Written(())

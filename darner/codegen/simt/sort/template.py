@@ -19,6 +19,7 @@ from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ...ir import sort_keys
 from ...ir.index import Number
+from ...problems.nodes import main_node
 from ..builder import Memory, Operand, Value
 from ..dispatch import Dispatch, Stage, Written
 from ..elements import ThreadElements
@@ -258,17 +259,12 @@ class Sort:
 # --------------------------------------------------------------------------- kernels
 
 
-def _main(spec: Spec) -> Node:
-    output = spec.body.outputs[0]
-    return output.operands[0] if output.op.name == "project" else output
-
-
 def _fits(spec: Spec, machine: Machine) -> bool:
-    return _main(spec).op.name in NAMES
+    return main_node(spec).op.name in NAMES
 
 
 def _write(spec: Spec, machine: Machine) -> Written:
-    node = _main(spec)
+    node = main_node(spec)
     (x,) = node.operands
     whole, axis = sizes(x), int(node.attrs["axis"])
     outer = [size for k, size in enumerate(whole) if k != axis]

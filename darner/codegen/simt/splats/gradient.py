@@ -7,9 +7,9 @@ what the pixels of its tile have kept. No sum depends on the order in which thre
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 from ....graph import dtypes
+from ....graph.cached import cached_property
 from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
 from ....lower.plan import Spec

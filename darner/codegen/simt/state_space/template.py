@@ -7,13 +7,13 @@ from collections.abc import Callable
 from ....graph import dtypes
 from ....graph.node import Node
 from ....lower.plan import Spec
+from ...problems.nodes import main_node
 from ...problems.state_space import (
     NET,
     NET_BACKWARD,
     NET_FINAL,
     SCAN,
     SCAN_BACKWARD,
-    main_node,
 )
 from ..dispatch import Written
 from ..machine import Machine
