@@ -119,17 +119,22 @@ class DecodedElements:
             yield elements.indices.spread(value, columns.count)
 
     def ask(self, ahead: Ahead, columns: int) -> None:
-        """Prefetch the code so many columns after an element, where codes lie in memory one by one."""
-        node, builder = self.operand.node, self.builder
-        codes, scheme = node.operands[0], self.operand.scheme
-        if codes.id not in self.addresses or scheme.is_packed:
+        """Prefetch the code so many columns after an element, where codes lie in memory as they are."""
+        node, builder, scheme = self.operand.node, self.builder, self.operand.scheme
+        codes, math = node.operands[0], IndexMath(builder)
+        if codes.id not in self.addresses:
             return
-        math = IndexMath(builder)
         column = math.add(ahead.column, columns)
-        if scheme.layout.code == "nibble":
-            column = math.div(column, 2)
-        at = math.offset([*ahead.batch, ahead.term, column], sizes(codes))
-        place = builder.gep(self.addresses[codes.id], [i64(at)], source_etype=ir().IntType(8))
+        if scheme.is_packed:
+            if not self.operand.summed_last:
+                return
+            byte = math.div(math.mul(ahead.term, scheme.layout.bytes), scheme.block)
+            index = [*ahead.batch, column, byte]
+        else:
+            wide = math.div(column, 2) if scheme.layout.code == "nibble" else column
+            index = [*ahead.batch, ahead.term, wide]
+        at = i64(math.offset(index, sizes(codes)))
+        place = builder.gep(self.addresses[codes.id], [at], source_etype=ir().IntType(8))
         prefetch(builder, place)
 
     def _elements(self, mask: Value | None) -> Elements:

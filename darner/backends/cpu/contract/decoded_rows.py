@@ -138,8 +138,11 @@ class _Group:
         term = Lanes(builder.add(i64(ahead.term), number), width, 1, width)
         found: list[list[Value]] = [[] for _ in parts]
         for column in columns:
-            own = builder.add(i64(ahead.column), i64(column))
-            values = elements.at(ahead._replace(term=term, column=own))
+            own = ahead._replace(column=builder.add(i64(ahead.column), i64(column)))
+            if self.columns > 1:
+                # The same terms of the columns after these: streams that end soon are not foreseen.
+                elements.ask(own._replace(term=term.start), self.columns)
+            values = elements.at(own._replace(term=term))
             for part in parts:
                 value = picked(builder, values, part * lanes, lanes)
                 found[part].append(value)
