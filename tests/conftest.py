@@ -34,7 +34,7 @@ settings.register_profile("quick", settings.get_profile("all"), max_examples=8)
 
 
 THINNED = (
-    *("cpu", "data", "gpu", "load", "lower", "models", "nn"),
+    *("cpu", "cuda", "data", "gpu", "load", "lower", "models", "nn"),
     *("optim", "optimizer", "session", "train", "zoo"),
 )
 """Folders whose tests enumerate rules, models, functions and files."""
@@ -71,6 +71,7 @@ def _own_numbers(request):
 SAMPLED = {
     "cpu": 10,
     "gpu": 40,
+    "cuda": 6,
     "session": 10,
     "models": 20,
     "leaks": 6,

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from typing import Any
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -88,49 +90,95 @@ class _Memory:
 
     def __init__(self, interface: dict[str, Any]) -> None:
         self.__array_interface__ = interface
+        self.owner: Borrowed | None = None
+
+
+class Exporter(Protocol):
+    """What gives memory away by DLPack."""
+
+    def __dlpack__(self, **options: object) -> object:
+        """A capsule."""
+        ...
+
+
+class Borrowed:
+    """Memory of another library, wherever it is. It is given back with its last reference.
+
+    Attributes:
+        address: where it begins.
+        shape: of the array.
+        strides: in elements; None where it is contiguous.
+        dtype: of the elements.
+        device: DLPack's number for the kind of device, and which of them.
+        read_only: whether it must not be written.
+    """
+
+    def __init__(self, value: Exporter, **options: int) -> None:
+        capsule = _capsule_of(value, options)
+        name = _name_of(capsule)
+        if name not in _CAPSULES:
+            raise RunError(f"it gave a capsule of {name!r}, which is none of DLPack")
+        layout, used = _CAPSULES[name]
+        address = _pointer_of(capsule, name)
+        managed = layout.from_address(address)
+        tensor: _Tensor = managed.tensor
+        # Until it is renamed the capsule owns the memory, so that an error here loses nothing.
+        self.dtype = _element_type(tensor)
+        self.address = (tensor.data or 0) + tensor.byte_offset
+        self.device = int(tensor.device_type), int(tensor.device_id)
+        self.shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
+        self.strides = _strides(tensor, self.shape)
+        self.read_only = layout is _Managed or bool(managed.flags & _READ_ONLY)
+        if managed.deleter:
+            finish = weakref.finalize(self, _DELETER(managed.deleter), address)
+            finish.atexit = False  # the process ends, and so does its memory
+        _rename(capsule, used)
+
+
+def _capsule_of(value: Exporter, options: dict[str, int]) -> object:
+    try:
+        return value.__dlpack__(max_version=(1, 0), **options)
+    except TypeError:  # from before versions
+        return value.__dlpack__(**options)
+
+
+def _strides(tensor: _Tensor, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    if not tensor.strides:
+        return None
+    found = tuple(tensor.strides[i] for i in range(tensor.ndim))
+    dense = tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
+    alike = all(n <= 1 or a == b for n, a, b in zip(shape, found, dense, strict=True))
+    return None if alike or 0 in shape else found
+
+
+def device_of(value: object) -> tuple[int, int] | None:
+    """Where the values of an object with ``__dlpack__`` are, by DLPack's numbers; None where it does not say."""
+    asked = getattr(value, "__dlpack_device__", None)
+    if asked is None or isinstance(value, np.ndarray):
+        return None
+    kind, number = asked()
+    return int(kind), int(number)
 
 
 def read(value: Any) -> npt.NDArray[Any]:
     """The array of an object with ``__dlpack__``, in the object's own memory. Errors are ``RunError``."""
-    try:
-        capsule = value.__dlpack__(max_version=(1, 0))
-    except TypeError:  # from before versions
-        capsule = value.__dlpack__()
-    name = _name_of(capsule)
-    if name not in _CAPSULES:
-        raise RunError(f"it gave a capsule of {name!r}, which is none of DLPack")
-    layout, used = _CAPSULES[name]
-    address = _pointer_of(capsule, name)
-    managed = layout.from_address(address)
-    tensor: _Tensor = managed.tensor
-    # Until it is renamed the capsule owns the memory, so that an error here loses nothing.
-    kind = _element_type(tensor)
-    if tensor.device_type not in HOSTS:
-        raise RunError(
-            f"it lies in memory of another device (DLPack's number {tensor.device_type})"
-        )
-    shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
-    if 0 in shape:
-        return np.empty(shape, kind)
-    itemsize = kind.itemsize
-    strides = None
-    if tensor.strides:
-        strides = tuple(tensor.strides[i] * itemsize for i in range(tensor.ndim))
-    read_only = layout is _Managed or bool(managed.flags & _READ_ONLY)
+    found = Borrowed(value)
+    kind, itemsize = found.dtype, found.dtype.itemsize
+    if found.device[0] not in HOSTS:
+        raise RunError(f"it lies in memory of another device (DLPack's number {found.device[0]})")
+    if 0 in found.shape:
+        return np.empty(found.shape, kind)
+    strides = None if found.strides is None else tuple(n * itemsize for n in found.strides)
     memory = _Memory(
         {
             "version": 3,
-            "data": ((tensor.data or 0) + tensor.byte_offset, read_only),
-            "shape": shape,
+            "data": (found.address, found.read_only),
+            "shape": found.shape,
             "strides": strides,
             "typestr": f"|V{itemsize}" if kind == dtypes.bf16.numpy else kind.str,
         }
     )
-    if managed.deleter:
-        release = _DELETER(managed.deleter)
-        finish = weakref.finalize(memory, release, address)
-        finish.atexit = False  # the process ends, and so does its memory
-    _rename(capsule, used)
+    memory.owner = found
     return np.asarray(memory).view(kind)
 
 
@@ -147,3 +195,74 @@ def _element_type(tensor: _Tensor) -> np.dtype[Any]:
         f"its elements are {name}{lanes}, which darner does not have",
         hint="convert it first, in PyTorch by .float()",
     )
+
+
+# --------------------------------------------------------------------------- giving memory away
+
+# Whoever has the memory may give it back without the interpreter's lock.
+_GIVE_BACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_DESTROY = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+_new_capsule = ctypes.pythonapi.PyCapsule_New
+_new_capsule.restype = ctypes.py_object
+_new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, _DESTROY]
+# Of a capsule that is going there is no reference any more, and none must be made.
+_dying_has = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_IsValid", ctypes.pythonapi)
+)
+_dying_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+_given: dict[int, tuple[object, ...]] = {}
+"""What others have: by the address of the structure, all that it needs to stay."""
+
+
+def _forget(address: int | None) -> None:
+    _given.pop(address or 0, None)
+
+
+def _destroy(capsule: int) -> None:
+    """A capsule that nobody has taken gives its memory back itself."""
+    for name in _CAPSULES:
+        if _dying_has(capsule, name):
+            _forget(_dying_pointer(capsule, name))
+
+
+_give_back, _destructor = _GIVE_BACK(_forget), _DESTROY(_destroy)
+
+
+@dataclass(frozen=True)
+class Lent:
+    """Memory that another library may use.
+
+    Attributes:
+        address: where it begins.
+        shape: of the array, which is contiguous.
+        dtype: of the elements.
+        device: DLPack's number for the kind of device, and which of them.
+        owner: what has the memory, kept as long as somebody else uses it.
+    """
+
+    address: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[np.generic]
+    device: tuple[int, int]
+    owner: object
+
+
+def lend(memory: Lent, *, versioned: bool) -> object:
+    """A capsule of DLPack, of the form from before versions or of 1.0."""
+    shape = (ctypes.c_int64 * max(1, len(memory.shape)))(*memory.shape)
+    code, bits = _code_of(memory.dtype)
+    tensor = _Tensor(memory.address, *memory.device, len(memory.shape), code, bits, 1, shape, None)
+    back = ctypes.cast(_give_back, ctypes.c_void_p)
+    made = _Versioned(1, 0, None, back, 0, tensor) if versioned else _Managed(tensor, None, back)
+    address = ctypes.addressof(made)
+    _given[address] = made, shape, memory.owner
+    name = b"dltensor_versioned" if versioned else b"dltensor"
+    return _new_capsule(address, next(n for n in _CAPSULES if n == name), _destructor)
+
+
+def _code_of(kind: np.dtype[np.generic]) -> tuple[int, int]:
+    name = "bfloat16" if kind == dtypes.bf16.numpy else kind.name
+    word = name.rstrip("0123456789")
+    return _KINDS.index(word), 8 * kind.itemsize

@@ -75,7 +75,8 @@ class Inherited:
         _alive[id(self)] = self.graph
 
     def __del__(self) -> None:
-        if os.getpid() == self._process:
+        # The module may have gone before, at the end of the process.
+        if os is not None and os.getpid() == self._process:
             _alive.pop(id(self), None)
 
 

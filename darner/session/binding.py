@@ -72,6 +72,18 @@ def _shaped(array: Array, type_: TensorType, what: str) -> Array:
     raise ShapeError(f"{what} is {format_shape(shape)}{count}, but it is given {found}")
 
 
+def check_shape(shape: tuple[int, ...], type_: TensorType, what: str) -> None:
+    """Refuse a shape that is not a leaf's; sizes that are symbols are not checked."""
+    alike = len(shape) == len(type_.shape) and all(
+        not isinstance(size, int) or size == actual
+        for size, actual in zip(type_.shape, shape, strict=True)
+    )
+    if not alike:
+        raise ShapeError(
+            f"{what} is {format_shape(type_.shape)}, but it is given the shape {format_shape(shape)}"
+        )
+
+
 def _typed(array: Array, wanted: DType, what: str, typed: bool) -> Array:
     if array.dtype == wanted.numpy:
         return array

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from ..backends.base.registry import DEFAULT_DEVICE, backend_of, built_in
+from ..backends.base.registry import DEFAULT_DEVICE, backend_of, built_in, meant
 from ..graph.errors import ArgumentError, nearest
 from ..optim.base import Optimizer
 
@@ -30,7 +30,7 @@ class SessionConfig:
     """What a session is asked to be; ``build`` takes one, and keywords that replace its fields.
 
     Attributes:
-        device: where it runs: ``"cpu"``, ``"gpu"`` (``"gpu:1"`` is the second), ``"reference"`` (NumPy, slow, for comparison), or one of those that
+        device: where it runs: ``"cpu"``, ``"gpu"`` (``"gpu:1"`` is the second), ``"cuda"`` (NVIDIA's, by their own driver; ``"gpu"`` is that where it works), ``"reference"`` (NumPy, slow, for comparison), or one of those that
             packages bring; ``darner.devices()`` tells which this machine has.
         mode: ``"train"``: the first output is a loss, and a step computes its gradients and updates parameters.
             ``"infer"``: a step computes the outputs, and what depends on parameters alone is computed once.
@@ -74,7 +74,9 @@ class SessionConfig:
     tune: bool = False
 
     def __post_init__(self) -> None:
-        backend = backend_of(self.device)
+        device = self.device if self.tune else meant(self.device)
+        object.__setattr__(self, "device", device)
+        backend = backend_of(device)
         if not isinstance(self.mode, str) or self.mode not in _MODES:
             raise ArgumentError(f"mode is 'train' or 'infer', got {self.mode!r}")
         object.__setattr__(self, "mode", _MODES[self.mode])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..backends.base.device_array import DeviceArray, Value
 from ..backends.base.program import Program
 from ..graph.data import Array
 from ..graph.errors import InternalError, RunError
@@ -141,11 +142,11 @@ class Specialised:
         summing.partner = self
         return summing
 
-    def check(self, values: Mapping[str, Array]) -> None:
+    def check(self, values: Mapping[str, Value]) -> None:
         """Refuse indices outside of what they index, before anything runs."""
         for name, (size, *others) in self.plans.step.bounds.items():
             array = values.get(name)
-            if array is None or not array.size:
+            if array is None or isinstance(array, DeviceArray) or not array.size:
                 continue
             # Taken without signs, a number below 0 is larger than any size. Of few numbers, NumPy finds the place of the largest
             # in a fifth of the time that the largest and the least take.
@@ -224,6 +225,14 @@ class Specialised:
         program = self.loaded.program
         program.sync()
         return program.arrays[buffer]
+
+    def on_device(self, buffer: int, *, copy: bool) -> DeviceArray | None:
+        """An output on the device; None where it is there no more, or cannot be read there."""
+        if buffer in self._kept or self.loaded is None:
+            return None
+        program = self.loaded.program
+        program.sync()
+        return program.on_device(buffer, copy=copy)
 
     def retire(self) -> None:
         """Free the programs, but let what they made still be read."""

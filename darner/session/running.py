@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from ..backends.base.device_array import DeviceArray, Value
+from ..backends.base.registry import backend_of
 from ..graph.data import Array
 from ..graph.dims import as_dim
 from ..graph.errors import ArgumentError, RunError, ShapeError, listed
@@ -16,7 +18,7 @@ from ..graph.habits.hints import input_name
 from ..graph.types import TensorType
 from ..optim.base import ACCUMULATED, Optimizer
 from ..optim.step import Summing
-from .binding import as_value, is_bindable, known, solve_sizes
+from .binding import as_value, check_shape, is_bindable, known, solve_sizes
 from .compiling import Compiler
 from .config import SessionConfig
 from .pipeline import output_names
@@ -24,7 +26,7 @@ from .preparing import Prepared, Taken
 from .programs import Kept, Loaded, Sizes, Specialised, input_types
 from .values import Values, allocate
 
-NOTHING: Mapping[str, Array] = {}
+NOTHING: Mapping[str, Value] = {}
 """The inputs of a step on what was set."""
 
 
@@ -64,7 +66,7 @@ class Runner:
         self.input_types = input_types(graph)
         self.output_names = output_names(graph)
         self.has_loss = bool(self.output_names) and graph.outputs[0].size == 1
-        self.staged: dict[str, Array] = {}
+        self.staged: dict[str, Value] = {}
         self.kept = Kept(config.specialisations)
         self.last: Specialised | None = None
         self.optimizer: Optimizer | None = None
@@ -82,9 +84,14 @@ class Runner:
 
     def stage(self, name: str, data: Any) -> None:
         """Copy values into an input; they stay until they are set again."""
-        array = as_value(data, self.input_types[name], f"input '{name}'")
+        array = self._value(name, data)
         staged = self.staged.get(name)
-        if staged is None or staged.shape != array.shape:
+        if isinstance(array, DeviceArray):
+            self._stagings += 1
+            self.staged[name] = array
+            self._versions[name] = self._versions.get(name, 0) + 1
+            return
+        if staged is None or isinstance(staged, DeviceArray) or staged.shape != array.shape:
             staged = self.staged[name] = allocate(
                 TensorType(tuple(array.shape), self.input_types[name].dtype), f"input '{name}'"
             )
@@ -93,7 +100,21 @@ class Runner:
         staged[...] = array
         self._versions[name] = self._versions.get(name, 0) + 1
 
-    def given(self, inputs: Mapping[str, Any] | None) -> Mapping[str, Array]:
+    def _value(self, name: str, data: object) -> Value:
+        """What an input is given, as its type wants it: an array, or one that lies on the session's device."""
+        type_, what = self.input_types[name], f"input '{name}'"
+        if isinstance(data, np.ndarray):
+            return as_value(data, type_, what)
+        found = backend_of(self._config.device).taken(self._config.device, data, what)
+        if found is None:
+            return as_value(data, type_, what)
+        # Integers may be indices, which are looked at before a step begins.
+        if type_.dtype.is_int or found.dtype != type_.dtype.numpy:
+            return as_value(found.numpy(), type_, what)
+        check_shape(found.shape, type_, what)
+        return found
+
+    def given(self, inputs: Mapping[str, Any] | None) -> Mapping[str, Value]:
         """Values for one run, checked, and the caller's own memory where they can be."""
         if inputs is None:
             return NOTHING
@@ -101,18 +122,19 @@ class Runner:
             raise ArgumentError(
                 f"inputs are values by name, got {type(inputs).__name__}", hint="run({'x': array})"
             )
-        given: dict[str, Array] = {}
+        given: dict[str, Value] = {}
         for called, value in inputs.items():
             name = input_name(called, self.input_types)
             if name in given:
                 raise ArgumentError(f"input '{name}' is given twice, once as '{called}'")
-            array = as_value(value, self.input_types[name], f"input '{name}'")
-            given[name] = array if is_bindable(array) else np.array(array, order="C")
+            array = self._value(name, value)
+            bindable = isinstance(array, DeviceArray) or is_bindable(array)
+            given[name] = array if bindable else np.array(array, order="C")
         return given
 
     # ------------------------------------------------------------- running
 
-    def step(self, given: Mapping[str, Array] = NOTHING) -> Specialised:
+    def step(self, given: Mapping[str, Value] = NOTHING) -> Specialised:
         """Run once on these inputs, and on those that were set."""
         if self._values.unset:
             self._values.warn_of_zeros(self.optimizer is not None)
@@ -139,7 +161,7 @@ class Runner:
         self.last = special
         return special
 
-    def ready(self, given: Mapping[str, Array]) -> tuple[Specialised, Loaded]:
+    def ready(self, given: Mapping[str, Value]) -> tuple[Specialised, Loaded]:
         """The programs for these inputs and those that were set, ready to run on them, once; then ``release``."""
         values = {**self.staged, **given} if given else self.staged
         if len(values) < len(self.input_types):
@@ -177,7 +199,7 @@ class Runner:
         fresh = self._config.trains or loaded.version == self._values.shared.version
         return (special, loaded) if fresh else None
 
-    def release(self, given: Mapping[str, Array], special: Specialised, loaded: Loaded) -> None:
+    def release(self, given: Mapping[str, Value], special: Specialised, loaded: Loaded) -> None:
         """Let go of the caller's memory, which may go away."""
         for name in given:
             loaded.program.bind(special.inputs[name], None)
@@ -232,6 +254,17 @@ class Runner:
         view = special.value(special.plans.step.outputs[index]).view()
         view.flags.writeable = False
         return view
+
+    def output_on_device(self, index: int, *, copy: bool) -> DeviceArray:
+        """An output where it lies, or a copy there."""
+        special = self.ran()
+        found = special.on_device(special.plans.step.outputs[index], copy=copy)
+        if found is None:
+            raise ArgumentError(
+                f"output '{self.output_names[index]}' is not in memory of a device that other libraries read",
+                hint="session.output(name) gives it as an array of NumPy",
+            )
+        return found
 
     # ------------------------------------------------------------- specialisations
 

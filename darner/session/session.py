@@ -41,6 +41,7 @@ from .training import Learner
 from .values import Values
 
 if TYPE_CHECKING:
+    from ..backends.base.device_array import DeviceArray
     from ..inspect.gradients import GradientSummary
     from ..inspect.memory_map import MemoryMap
     from ..inspect.profile import Profile
@@ -246,6 +247,14 @@ class Session:
             index = names.index(known("output", name, names))
             found = self._runner.output(self._runner.ran(), index)
             return np.array(found) if out is None else into(out, found, f"output '{name}'")
+
+    def output_on_device(self, name: str, *, copy: bool = True) -> DeviceArray:
+        """An output of the last step on the device, for other libraries there: ``torch.from_dlpack(session.output_on_device("logits"))``; without ``copy`` where the next step overwrites it."""
+        with self._using("output_on_device"):
+            names = self._runner.output_names
+            return self._runner.output_on_device(
+                names.index(known("output", name, names)), copy=copy
+            )
 
     # ------------------------------------------------------------- parameters and states
 

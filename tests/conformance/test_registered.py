@@ -84,9 +84,9 @@ def test_a_session_trains_on_it_as_on_the_device_it_stands_for(toy, tmp_path):
 
 
 def test_it_is_among_the_devices_and_profiles_name_its_kernels(toy):
-    assert known_devices() == ("cpu", "reference", "gpu", "toy")
+    assert known_devices() == ("cpu", "reference", "gpu", "cuda", "toy")
     assert "toy" in [device.name for device in darner.devices()]
-    with pytest.raises(ArgumentError, match="the devices are cpu, reference, gpu, toy"):
+    with pytest.raises(ArgumentError, match="the devices are cpu, reference, gpu, cuda, toy"):
         darner.SessionConfig(device="tpu")
     with pytest.raises(ArgumentError, match="there is no device 'toy:1'"):
         darner.SessionConfig(device="toy:1")
@@ -105,7 +105,7 @@ def test_names_are_taken_once_and_darners_own_stay_its_own(monkeypatch):
     with pytest.raises(NameTakenError, match="there is a device 'cpu' already"):
         register(Other())
     bring(monkeypatch, ("cpu", "toy_package:BACKEND"))
-    assert known_devices() == ("cpu", "reference", "gpu")
+    assert known_devices() == ("cpu", "reference", "gpu", "cuda")
     assert registry.backend_of("cpu").target == "cpu"
     register(Toy())
     try:
@@ -149,7 +149,7 @@ def test_a_broken_package_is_named_when_its_device_is_asked_for_and_not_before(
     monkeypatch, value, told
 ):
     bring(monkeypatch, ("broken", value))
-    assert known_devices() == ("cpu", "reference", "gpu", "broken")
+    assert known_devices() == ("cpu", "reference", "gpu", "cuda", "broken")
     assert "broken" not in [device.name for device in darner.devices()]
     trained("reference")
     with pytest.raises(ArgumentError) as caught:

@@ -11,7 +11,7 @@ from darner import Graph, optim
 from darner.backends.base.lowering import compile_for, lower_for
 from darner.backends.wgpu.bindings import fitted, item_bytes
 from darner.backends.wgpu.device import opened
-from darner.backends.wgpu.limits import segment_of
+from darner.backends.wgpu.machine import segment_of
 from darner.backends.wgpu.program import WgpuProgram
 from darner.backends.wgpu.tuning import tune
 from darner.codegen.simt.families import written

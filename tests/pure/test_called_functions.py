@@ -121,9 +121,12 @@ def test_a_label_that_is_no_class_names_the_input(loss, wrong, level):
     assert "input 'classes'" in str(caught.value)
 
 
-@pytest.mark.parametrize("device", ["cuda", "cuda:0", "mps", "GPU"])
-def test_devices_of_others_are_answered(device):
-    with pytest.raises(darner.ArgumentError, match=f"no device '{device}'; write device=\"gpu\""):
+@pytest.mark.parametrize(
+    ("device", "ours"), [("rocm", "gpu"), ("mps", "gpu"), ("GPU", "gpu"), ("nvidia", "cuda")]
+)
+def test_devices_of_others_are_answered(device, ours):
+    told = f"no device '{device}'; write device=\"{ours}\""
+    with pytest.raises(darner.ArgumentError, match=told):
         darner.build_inference_session(classifier(LOSSES["cross entropy"]), device=device)
 
 

@@ -15,8 +15,8 @@ NAMES = frozenset({*BUILT_IN, *FOLDERS, *(row.target for row in built_in())})
 
 ALLOWED = {
     # What PyTorch, JAX and Keras call their devices and methods, and what to write here instead.
-    "graph/habits/of_tensors.py": {"cpu"},
-    "graph/habits/table.py": {"cpu", "wgpu"},
+    "graph/habits/of_tensors.py": {"cpu", "cuda"},
+    "graph/habits/table.py": {"cpu", "cuda", "wgpu"},
     # A rule of ops that has this name too.
     "cli/facts.py": {"reference"},
 }

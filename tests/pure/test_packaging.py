@@ -38,7 +38,8 @@ def direct():
 
 def locked(name):
     lines = page(f"requirements/{name}.lock").splitlines()
-    pairs = (line.split("==") for line in lines if re.match(r"[\w.-]+==", line))
+    pins = (line.partition(";")[0].strip() for line in lines if re.match(r"[\w.-]+==", line))
+    pairs = (pin.split("==") for pin in pins)
     return {canonicalize_name(package): version for package, version in pairs}
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ...lower.plan import Plan
     from ...optimizer.targets import Target
     from .cache import ObjectCache
+    from .device_array import DeviceArray
     from .keys import Keyed
     from .program import Program
     from .rules import LowerRules
@@ -134,6 +135,10 @@ class Backend(Protocol):
         """The roofline of the machine that a program runs on, measured, which profiles compare with; None where it is not measured."""
         return None
 
+    def taken(self, device: str, value: object, what: str) -> DeviceArray | None:
+        """What another library has on this very device, as a copy there; None where it is not its memory. ``what`` it is for, errors say."""
+        return None
+
     def versions(self) -> Sequence[str]:
         """Packages that take part in making its code, with their versions; part of every key of a build."""
         return ()
@@ -141,6 +146,10 @@ class Backend(Protocol):
     def warm_up(self) -> None:
         """Begin with what the first program needs whatever its plan is, beside the caller who makes the plan."""
         return
+
+    def ready(self) -> bool:
+        """Whether this machine has one of its devices that sessions can use."""
+        return bool(self.devices())
 
     def remedy(self) -> str:
         """What would help where there are no ``devices``, or they do not work: a package to install, a driver."""

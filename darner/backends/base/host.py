@@ -11,6 +11,7 @@ from ...graph.data import Array
 from ...graph.errors import InternalError
 from ...io.memory import Bytes, aligned
 from ...lower.plan import Buffer
+from .device_array import DeviceArray
 from .mirrors import changed
 
 
@@ -27,6 +28,10 @@ class HostMemory(Protocol):
             return np.array(self.arrays[buffer])
         out[...] = self.arrays[buffer]
         return out
+
+    def on_device(self, buffer: int, *, copy: bool = True) -> DeviceArray | None:
+        """It is no device's."""
+        return None
 
     @property
     def on_host(self) -> bool:

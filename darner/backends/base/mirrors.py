@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any
 
 from ...graph.data import Array
@@ -49,6 +50,7 @@ class Mirror:
         self._push = push
         self.newer_here = True
         self.newer_there = False
+        _note_change()
 
     def refresh(self) -> None:
         """Let the array have the value that the device gave its copy."""
@@ -84,12 +86,15 @@ class Mirror:
             found[:] = [one for one in found if one is self or one.users]
             for one in found:
                 one.newer_here = True
+            _note_change()
             self.newer_here, self.newer_there = False, True
             release(array)
 
 
 _mirrors: dict[int, list[Mirror]] = {}
 """By array, its copies: the value is in the array, or in one of them."""
+_numbers = count(1)
+_changes = [0]
 
 
 def mirror(array: Array, make: Callable[[Array], Mirror], owner: object = None) -> Mirror:
@@ -123,6 +128,16 @@ def changed(array: Array) -> None:
     """Tell that an array was written to."""
     for one in _mirrors.get(id(array), ()):
         one.newer_here, one.newer_there = True, False
+        _note_change()
+
+
+def changes() -> int:
+    """Another number whenever an array has become newer than a copy of it: until then nobody need look for such."""
+    return _changes[0]
+
+
+def _note_change() -> None:
+    _changes[0] = next(_numbers)
 
 
 def drop(array: Array) -> None:

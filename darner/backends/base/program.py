@@ -11,6 +11,7 @@ import numpy.typing as npt
 from ...graph.data import Array
 from ...io.memory import Bytes
 from ...lower.plan import Plan
+from .device_array import DeviceArray
 
 
 class Program(Protocol):
@@ -48,8 +49,11 @@ class Program(Protocol):
     def write(self, buffer: int, value: Array) -> None:
         """Give a buffer a value of its type and shape."""
 
-    def bind(self, buffer: int, array: Array | None) -> None:
-        """Let an input be read from the caller's own memory, or from the program's own again (None)."""
+    def bind(self, buffer: int, array: Any) -> None:
+        """Let an input be read from the caller's own memory, or from the program's own again (None); from a ``DeviceArray`` where its backend gave that."""
+
+    def on_device(self, buffer: int, *, copy: bool = True) -> DeviceArray | None:
+        """A buffer's value on the device, once it is there: a copy of it, or the program's own memory; None where other libraries cannot read that."""
 
     @property
     def on_host(self) -> bool:

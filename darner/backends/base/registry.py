@@ -1,7 +1,7 @@
 """The backends by name: those of darner, those that a program registered, and those of installed packages.
 
-    >>> known_devices()[:3]
-    ('cpu', 'reference', 'gpu')
+    >>> known_devices()[:4]
+    ('cpu', 'reference', 'gpu', 'cuda')
     >>> backend_of("gpu:1").target
     'gpu'
 
@@ -28,8 +28,11 @@ if TYPE_CHECKING:
 GROUP = "darner.backends"
 """The group of entry points."""
 
-BUILT_IN = {"cpu": "cpu", "reference": "reference", "gpu": "wgpu"}
+BUILT_IN = {"cpu": "cpu", "reference": "reference", "gpu": "wgpu", "cuda": "cuda"}
 """Darner's own, and the folder that each is in: its module ``backend`` has the row, ``BACKEND``."""
+
+PREFERRED = {"gpu": "cuda"}
+"""Bare names that mean the first device of another backend where that has one that works: a card's own driver can do what the others cannot."""
 
 DEFAULT_DEVICE = next(iter(BUILT_IN))
 """Where sessions run unless told otherwise."""
@@ -76,6 +79,16 @@ def backend_of(device: Any) -> Backend:
         f"there is no device {device!r}",
         hint=hint("device", str(device).partition(":")[0]) or _listed(),
     )
+
+
+def meant(device: str) -> str:
+    """What a name of a device stands for in a session, which then says so: ``gpu`` is an NVIDIA GPU by its own driver where there is one that works.
+
+    >>> meant("cpu"), meant("gpu:1")
+    ('cpu', 'gpu:1')
+    """
+    other = PREFERRED.get(device) if isinstance(device, str) else None
+    return other if other is not None and backend_of(other).ready() else device
 
 
 def target_of(device: str) -> str:

@@ -30,15 +30,17 @@ class WgpuBackend(Backend):
 
     def devices(self) -> Sequence[DeviceInfo]:
         """The GPUs of this machine; none where the package is not installed."""
+        from ..base.registry import meant
         from .device import machines
 
         try:
             found = machines()
         except MissingPackageError:
             return ()
+        first = self.name if meant(self.name) == self.name else f"{self.name}:0"
         return tuple(
             DeviceInfo(
-                self.name if number == 0 else f"{self.name}:{number}",
+                first if number == 0 else f"{self.name}:{number}",
                 machine.name,
                 machine.kind,
                 f"{machine.api}, {machine.driver}",
@@ -58,14 +60,15 @@ class WgpuBackend(Backend):
         """It runs what a template has code for, within the limits of its buffers."""
         from ...codegen.simt.families import template_of
         from ...codegen.simt.machine import GRANULE
+        from ..base.limits import check_loops, check_values
         from ..base.rules import LowerRules
-        from .kernels import check_loops, check_types
-        from .limits import check_values, segment_of
+        from .kernels import check_types
+        from .machine import limits_of, segment_of
 
         def check(plan: Plan, graph: Graph) -> None:
             check_types(plan, machine)
             check_loops(plan)
-            check_values(plan, graph, machine)
+            check_values(plan, graph, limits_of(machine))
 
         return LowerRules(
             lambda spec: template_of(spec, machine) is not None,

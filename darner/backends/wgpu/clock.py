@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .device import Device, Region
+from ..base.readback import Region
+from .device import Device
 from .native import timestamp, timestamp_period
 
 MOST = 2048

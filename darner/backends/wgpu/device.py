@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from ...graph.errors import (
 )
 from ...graph.forks import Origin, watch
 from ...graph.integers import round_up
+from ..base.readback import Region
 from .machine import ASKED, LIMITS, Machine
 from .native import losses, notice_losses, unchecked_module, vulkan_only, wait
 from .stage import Stage
@@ -36,18 +37,9 @@ LEAST = 32
 """Bytes of the smallest range that a shader has bound."""
 
 
-@dataclass(frozen=True, eq=False)
-class Region:
-    """Bytes of a buffer of the device."""
-
-    buffer: Any
-    offset: int
-    nbytes: int
-
-    @property
-    def bound(self) -> int:
-        """Bytes that a shader sees of it: whole words, and at least one item of the widest kind."""
-        return max(LEAST, round_up(self.nbytes, 4))
+def bound_bytes(region: Region) -> int:
+    """Bytes that a shader sees of a region: whole words, and at least one item of the widest kind."""
+    return max(LEAST, round_up(region.nbytes, 4))
 
 
 DRIVER = Origin("the driver of the GPU")
@@ -222,13 +214,13 @@ class Device:
 
     # ------------------------------------------------------------- memory
 
-    def region(self, nbytes: int) -> Region:
-        """New memory, zeroed."""
+    def region(self, nbytes: int, what: str = "a value") -> Region:
+        """New memory, zeroed; errors say ``what`` it is for."""
         size = max(LEAST, round_up(nbytes, 4))
         most = self.machine.most_bytes
         if size > most:
             raise DeviceMemoryError(
-                f"a buffer of {size:,} bytes is more than '{self.machine.name}' allows ({most:,})",
+                f"{what} takes a buffer of {size:,} bytes, which is more than '{self.machine.name}' allows ({most:,})",
                 hint="a smaller batch, or a type of fewer bits",
             )
         usage = self._usage.STORAGE | self._usage.COPY_SRC | self._usage.COPY_DST
@@ -274,6 +266,10 @@ class Device:
         with _lock:
             self._buffers.discard(buffer)
         buffer.destroy()
+
+    def give_back(self, region: Region) -> None:
+        """Free the whole memory that a region is in."""
+        self.free(region.buffer)
 
     def write(self, region: Region, array: Array) -> None:
         """Copy an array to the device; it may change as soon as this returns."""
@@ -380,7 +376,7 @@ class Device:
         entries = [
             {
                 "binding": i,
-                "resource": {"buffer": one.buffer, "offset": one.offset, "size": one.bound},
+                "resource": {"buffer": one.buffer, "offset": one.offset, "size": bound_bytes(one)},
             }
             for i, one in enumerate(regions)
         ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ...graph.errors import UnsupportedError
-from ...lower.loops import failing
 from ...lower.plan import Plan
 from ..base.lowering import written_specs
 from .machine import Machine
@@ -32,20 +31,3 @@ def check_types(plan: Plan, machine: Machine) -> None:
                     f"the GPU '{machine.name}' has no {name}",
                     hint=f"cast to {lacking[name]} first, or build for device='cpu'",
                 ).located(made_by, kernel.label, "", kernel.source)
-
-
-def check_loops(plan: Plan) -> None:
-    """Refuse loops whose bodies data can make fail: a GPU does not tell which of its steps did.
-
-    Raises:
-        UnsupportedError: with the op in the body, its label and what would help.
-    """
-    for kernel in plan.kernels:
-        spec = plan.spec(kernel)
-        node = None if spec.inner is None else next(failing(spec), None)
-        if node is not None:
-            label, source = kernel.checks[0] if kernel.checks else (kernel.label, kernel.source)
-            raise UnsupportedError(
-                "it is in the body of a loop and can fail, which a GPU cannot tell of there",
-                hint="do it for all steps before the loop, and read the results as xs; or build for device='cpu'",
-            ).located(node.op.name, label, "", source)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..._version import __version__
-from ...codegen.simt.machine import PROCESSORS
+from ...codegen.simt.machine import GRANULE, PROCESSORS
 from ..base.keys import Keyed
+from ..base.limits import Limits
 
 if TYPE_CHECKING:
     from ...codegen.simt.dispatch import DispatchBuilder
@@ -183,3 +184,15 @@ class Machine(Keyed):
 def kept_key(what: str, machine: Machine) -> str:
     """The name under which something is kept of a GPU, its driver and this version of darner."""
     return hashlib.sha256(f"{what} {__version__} {machine.key()}".encode()).hexdigest()
+
+
+def segment_of(machine: Machine) -> int:
+    """Bytes of the largest buffer, as a multiple of what every value begins at."""
+    # One granule is left for what is bound past the last value.
+    return machine.most_bytes // GRANULE * GRANULE - GRANULE
+
+
+def limits_of(machine: Machine) -> Limits:
+    """How much its buffers hold."""
+    holder = f"a buffer of '{machine.name}'"
+    return Limits(holder, machine.most_bytes, segment_of(machine), "max-buffer-size")

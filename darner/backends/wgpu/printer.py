@@ -53,6 +53,7 @@ class Printer(Values):
         zero: see ``Writer``.
     """
 
+    narrow = False
     group: Value
     local: Value
     thread: Value

@@ -5,51 +5,47 @@ from __future__ import annotations
 import itertools
 import json
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import astuple
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from ...codegen.simt.dispatch import FAULT_BYTES, Binding, Written
+from ...codegen.simt.dispatch import Binding, Written
 from ...codegen.simt.families import written
 from ...graph.data import Array
-from ...graph.errors import ArgumentError, InternalError, UnsupportedError
+from ...graph.errors import UnsupportedError
 from ...graph.integers import round_up
 from ...io.memory import Bytes
-from ...lower.faults import raised
-from ...lower.plan import Buffer, Plan
-from ..base.host import empty_like
-from ..base.mirrors import Mirror, mirror
+from ...lower.plan import Plan
+from ..base.device_program import DeviceProgram, Times
+from ..base.limits import check_scratch, last_op
+from ..base.readback import Readback, Region
 from .bindings import fitted
 from .clock import Clock
-from .device import LEAST, Device, Region
+from .device import LEAST, Device
 from .kernels import check_types
-from .limits import check_scratch, last_op, segment_of
+from .machine import Machine, limits_of, segment_of
 from .native import Call, dispatch_all, handle
-from .readback import MOST, Readback
 from .stage import Move, Stage
 
-FAULTS = -1
-"""What is read back besides outputs."""
+
+class WgpuStaging:
+    """Memory that a GPU writes at the end of a step, and the process reads."""
+
+    def __init__(self, device: Device, nbytes: int) -> None:
+        self._device = device
+        self.buffer = device.staging(nbytes)
+
+    def read(self) -> Bytes:
+        """What the device has written, once it is done."""
+        return self._device.mapped(self.buffer)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._device.free(self.buffer)
 
 
-class Arrays(Sequence[Array]):
-    """The values of a program's buffers, copied from the device when they are asked for."""
-
-    def __init__(self, program: WgpuProgram) -> None:
-        self._program = program
-
-    def __len__(self) -> int:
-        return len(self._program.plan.buffers)
-
-    def __getitem__(self, buffer: Any) -> Any:
-        return self._program.read(buffer)
-
-
-class WgpuProgram:
-    """A plan, compiled for a GPU, with memory on it for all its values.
+class WgpuProgram(DeviceProgram[Device, WgpuStaging]):
+    """A plan, compiled for a GPU, with memory on it for all its values. A step is one submission.
 
     Args:
         plan: what to run; it was lowered for the target ``gpu``.
@@ -58,6 +54,8 @@ class WgpuProgram:
         saved: what ``saved`` of an equal program gave, on the same GPU: no text is written again.
         choices: how specs are written that can be written in several ways, by digest; see ``tuning``.
     """
+
+    slack = LEAST
 
     def __init__(
         self,
@@ -68,134 +66,24 @@ class WgpuProgram:
         saved: bytes | None = None,
         choices: Mapping[str, str] | None = None,
     ) -> None:
-        self.plan = plan
-        self.device = device
-        self.storage: dict[str, Array] = dict(storage or {})
-        self.arena: Bytes = np.empty(0, np.uint8)
-        self._written = _from_bytes(saved) if saved else self._write_all(choices or {})
-        self._owned: list[Region] = []
-        self._mirrors: dict[int, Mirror] = {}
-        self._regions = self._memory()
-        self._homes = list(self._regions)
-        self._pending: dict[int, Array] = {}
-        self._scratch = self._own(
-            max((w.scratch for w in self._written.values()), default=0) + LEAST
+        machine = device.machine
+        self._written = (
+            _from_bytes(saved) if saved else _written_specs(plan, machine, choices or {})
         )
-        failing = (number for number, kernel in enumerate(plan.kernels) if kernel.checks)
-        self._checked = {number: place for place, number in enumerate(failing)}
-        self._faults = self._own(FAULT_BYTES * len(self._checked))
-        small = {
-            i: self._regions[i]
-            for i in dict.fromkeys(plan.outputs)
-            if plan.buffers[i].place == "arena" and plan.buffers[i].nbytes <= MOST
-        }
-        self._back = Readback(device, {**small, FAULTS: self._faults} if self._checked else small)
-        self._verdict = Readback(device, {FAULTS: self._faults} if self._checked else {})
+        scratch = max((w.scratch for w in self._written.values()), default=0)
+        super().__init__(plan, device, storage, scratch, segment_of(machine))
         self._clock: Clock | None = None
-        self._kept_results = [
-            (number, self._mirrors[buffer])
-            for number, kernel in enumerate(plan.kernels)
-            for buffer in kernel.results
-            if buffer in self._mirrors
-        ]
-        # A leaf that takes the old value of another: that is set aside first.
-        olds = {old for old, new in plan.updates if old != new}
-        self._rooms = {
-            new: self._own(plan.buffers[new].nbytes)
-            for old, new in plan.updates
-            if old != new and new in olds
-        }
         device.compile(stage for one in self._written.values() for stage in one.stages)
-        self._calls: list[list[Call]] = []
-        self._groups: list[list[Any]] = []
+        self._calls: list[list[Call]] = [[] for _ in plan.kernels]
+        self._groups: list[list[Any]] = [[] for _ in plan.kernels]
         self._moves: dict[int, list[tuple[Move, ...]]] = {}
         for number in range(len(plan.kernels)):
-            groups, calls = self._bound(number)
-            self._groups.append(groups)
-            self._calls.append(calls)
-        self._uses: dict[int, list[int]] = {}
-        for number, kernel in enumerate(plan.kernels):
-            for buffer in {*kernel.operands, *kernel.results}:
-                self._uses.setdefault(buffer, []).append(number)
+            self._bind(number)
 
-    # ------------------------------------------------------------- making it
+    def _staging(self, nbytes: int) -> WgpuStaging:
+        return WgpuStaging(self.device, nbytes)
 
-    def _write_all(self, choices: Mapping[str, str]) -> dict[str, Written]:
-        check_types(self.plan, self.device.machine)
-        found: dict[str, Written] = {}
-        machine = self.device.machine
-        for kernel in self.plan.kernels:
-            if kernel.spec in found:
-                continue
-            spec, choice = self.plan.spec(kernel), choices.get(kernel.spec)
-            try:
-                made = fitted(written(spec, machine, choice), spec, machine)
-                found[kernel.spec] = made
-                check_scratch(made.scratch, machine)
-            except UnsupportedError as error:
-                raise error.located(last_op(spec), kernel.label, "", kernel.source) from None
-        return found
-
-    def _own(self, nbytes: int) -> Region:
-        region = self.device.region(nbytes)
-        self._owned.append(region)
-        return region
-
-    def _memory(self) -> list[Region]:
-        """Where each buffer lies."""
-        plan = self.plan
-        segment = segment_of(self.device.machine)
-        # What is empty, or less than an item, may stand at the end: it is bound as something.
-        arena = [
-            self._own(min(segment, plan.arena_bytes - start) + LEAST)
-            for start in range(0, plan.arena_bytes, segment)
-        ] or [self._own(LEAST)]
-        regions = []
-        for number, buffer in enumerate(plan.buffers):
-            if buffer.place == "arena":
-                if buffer.offset is None or buffer.offset % self.device.machine.alignment:
-                    raise InternalError(f"a buffer of the arena lies at {buffer.offset}")
-                which, offset = divmod(buffer.offset, segment)
-                if offset + buffer.nbytes > segment:
-                    raise InternalError(
-                        f"a value of the arena lies across two buffers of {segment:,} bytes: the plan was lowered for another GPU"
-                    )
-                regions.append(Region(arena[which].buffer, offset, buffer.nbytes))
-            elif buffer.place in ("parameter", "state"):
-                regions.append(self._mirrored(number, buffer))
-            else:
-                regions.append(self._own(buffer.nbytes))
-                if buffer.place == "constant":
-                    self.device.write(regions[-1], plan.constants[str(buffer.name)].array)
-        return regions
-
-    def _mirrored(self, number: int, buffer: Buffer) -> Region:
-        name = str(buffer.name)
-        if name not in self.storage:
-            self.storage[name] = empty_like(buffer)
-        device = self.device
-
-        def pull(region: Region, array: Array) -> None:
-            array[...] = device.read(region).view(array.dtype).reshape(array.shape)
-
-        def make(array: Array) -> Mirror:
-            where = f"the GPU '{device.machine.name}'"
-            return Mirror(array, device, device.region(array.nbytes), pull, device.write, where)
-
-        found = mirror(self.storage[name], make)
-        if found.owner is not device:
-            if isinstance(found.owner, type(device)):
-                found.owner.check()
-            raise ArgumentError(
-                f"the {buffer.place} '{name}' is kept by {found.where} already, and '{device.machine.name}' is another device",
-                hint="sessions that share parameters are on one device",
-            )
-        found.users += 1
-        self._mirrors[number] = found
-        return found.copy
-
-    def _bound(self, number: int) -> tuple[list[Any], list[Call]]:
-        """The dispatches of a kernel with their buffers."""
+    def _bind(self, number: int) -> None:
         kernel = self.plan.kernels[number]
         groups, calls, moves = [], [], []
         for stage in self._written[kernel.spec].stages:
@@ -208,45 +96,7 @@ class WgpuProgram:
             moves.append(stage.moves)
         if any(moves):
             self._moves[number] = moves
-        return groups, calls
-
-    def _in_place(self, number: int, operand: int, result: int) -> bool:
-        """Whether a kernel has a result where an operand of it lies."""
-        kernel = self.plan.kernels[number]
-        old, new = self._regions[kernel.operands[operand]], self._regions[kernel.results[result]]
-        return old.buffer is new.buffer and old.offset == new.offset
-
-    def _region(self, number: int, binding: Binding) -> Region:
-        kernel = self.plan.kernels[number]
-        if binding.what == "scratch":
-            return Region(self._scratch.buffer, binding.number, binding.nbytes)
-        if binding.what in ("operand", "result"):
-            buffers = kernel.operands if binding.what == "operand" else kernel.results
-            whole = self._regions[buffers[binding.number]]
-            if not binding.nbytes:
-                return whole
-            return Region(whole.buffer, whole.offset + binding.offset, binding.nbytes)
-        place = self._checked.get(number)
-        if place is None:
-            raise InternalError("a kernel that cannot fail tells of faults")
-        return Region(self._faults.buffer, place * FAULT_BYTES, FAULT_BYTES)
-
-    # ------------------------------------------------------------- what it is
-
-    @property
-    def arrays(self) -> Arrays:
-        """The values of the plan's buffers."""
-        return Arrays(self)
-
-    @property
-    def on_host(self) -> bool:
-        """Never."""
-        return False
-
-    @property
-    def threads(self) -> int:
-        """One: what runs it is the GPU."""
-        return 1
+        self._groups[number], self._calls[number] = groups, calls
 
     @property
     def saved(self) -> bytes:
@@ -254,111 +104,32 @@ class WgpuProgram:
         return _to_bytes(self._written)
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of memory besides parameters and states."""
-        return sum(region.nbytes for region in self._owned)
-
-    @property
     def pipelines(self) -> int:
         """How many different shaders it has."""
         return len({stage.text for w in self._written.values() for stage in w.stages})
 
-    # ------------------------------------------------------------- values
-
-    def read(self, buffer: int, out: Array | None = None) -> Array:
-        """A buffer's value, as a copy or in ``out``."""
-        about = self.plan.buffers[buffer]
-        if buffer in self._pending:
-            found = np.array(self._pending[buffer])
-        elif buffer in self._mirrors and self._mirrors[buffer].newer_here:
-            found = np.array(self.storage[str(about.name)])
-        else:
-            shape = tuple(int(size) for size in about.type.shape)
-            inside = buffer in self._back
-            data = self._back.read(buffer) if inside else self.device.read(self._regions[buffer])
-            found = np.array(data).view(about.type.dtype.numpy).reshape(shape)
-        if out is None:
-            return found
-        out[...] = found
-        return out
-
-    def write(self, buffer: int, value: Array) -> None:
-        """Give a buffer a value of its type and shape."""
-        dtype = self.plan.buffers[buffer].type.dtype.numpy
-        self.device.write(self._regions[buffer], np.asarray(value).astype(dtype, copy=False))
-        self._pending.pop(buffer, None)
-        self._back.forget()
-        if buffer in self._mirrors:
-            self._mirrors[buffer].newer_here = False
-            self._mirrors[buffer].newer_there = True
-
-    def bind(self, buffer: int, array: Array | None) -> None:
-        """Let an input have an array's value in the next step; it is copied to the device when that begins."""
-        if array is None:
-            self._pending.pop(buffer, None)
-        else:
-            self._pending[buffer] = array
-
-    def take(self, buffer: int, other: WgpuProgram, output: int) -> None:
-        """Let an input be another program's output, where it lies."""
-        self._regions[buffer] = other._regions[output]
-        for number in self._uses.get(buffer, ()):
-            self._groups[number], self._calls[number] = self._bound(number)
-
-    def prepare(self, buffer: int | None = None) -> None:
-        """Nothing is kept in another order."""
-
-    @property
-    def reads(self) -> frozenset[int]:
-        """All buffers."""
-        return frozenset(range(len(self.plan.buffers)))
-
-    def recovery(self, buffer: int) -> Callable[[], Array] | None:
-        """Nothing is kept in another order."""
-        return None
-
     # ------------------------------------------------------------- running
-
-    def run(
-        self, first: int = 0, last: int | None = None, times: npt.NDArray[np.int64] | None = None
-    ) -> None:
-        """Start all kernels, or some, as one submission. Without ``last`` updated leaves take their new values at the end.
-
-        Where kernels can fail and leaves change, those before the plan's commit point are a submission of their own, which is waited for.
-
-        Raises:
-            RunError: the data were such that a kernel could not do its work; no leaf has changed. Where none is to change, and
-                where inputs do not keep to the plan's ``bounds``, ``sync`` raises it.
-        """
-        self._send()
-        end = len(self.plan.kernels) if last is None else min(last, len(self.plan.kernels))
-        commit = self.plan.commit if self.plan.updates else 0
-        if first < commit <= end:
-            self._submit(first, commit, False, times, self._verdict)
-            self._raise_faults(self._verdict)
-            first = commit
-        self._submit(first, end, last is None, times, self._back)
 
     def _submit(
         self,
         first: int,
         end: int,
         updates: bool,
-        times: npt.NDArray[np.int64] | None,
-        back: Readback,
+        times: Times | None,
+        back: Readback[WgpuStaging],
     ) -> None:
-        """Start some kernels as one submission, and have some values copied back after them."""
         with self.device.guard:
             encoder = self.device.encoder()
             if first < end:
                 self._record(encoder, first, end, times is not None)
             if updates:
-                self._update(encoder)
-            back.record(encoder)
+                for source, target in self._updates():
+                    _copy(encoder, source, target)
+            if back.staging is not None:
+                target = Region(back.staging.buffer, 0, back.nbytes)
+                for source, place in back.copies():
+                    _copy(encoder, source, Region(target.buffer, place, source.nbytes))
             self.device.submit(encoder)
-        for number, found in self._kept_results:
-            if first <= number < end:
-                found.newer_there = True
         if times is not None and self._clock is not None and first < end:
             read = self._clock.read()[: end - first + 1]
             times[first:end, 0, 0], times[first:end, 0, 1] = read[:-1], read[1:]
@@ -410,49 +181,30 @@ class WgpuProgram:
                 if move.binding.what != "operand":
                     _copy(encoder, here, there)
 
-    def _send(self) -> None:
-        for buffer, array in self._pending.items():
-            self.device.write(self._regions[buffer], array)
-        self._pending.clear()
-        for found in self._mirrors.values():
-            found.send()
-
-    def _update(self, encoder: Any) -> None:
-        """Leaves take their new values: by way of scratch memory where one is another's."""
-        for new, room in self._rooms.items():
-            _copy(encoder, self._regions[new], room)
-        for old, new in self.plan.updates:
-            if old != new:
-                _copy(encoder, self._rooms.get(new, self._regions[new]), self._regions[old])
-        for old, _ in self.plan.updates:
-            if old in self._mirrors:
-                self._mirrors[old].newer_there = True
-
-    def sync(self) -> None:
-        """Wait until what was started is done, and raise where a kernel could not do its work."""
-        if not self._checked:
-            self.device.wait()
-        elif FAULTS in self._back:
-            self._raise_faults(self._back)
-
-    def _raise_faults(self, back: Readback) -> None:
-        words = back.read(FAULTS).view(np.uint32).reshape(-1, FAULT_BYTES // 4)
-        bad = np.flatnonzero(words[:, 0])
-        if not len(bad):
-            return
-        number = next(n for n, place in self._checked.items() if place == bad[0])
-        told = words[bad[0]].astype(np.int32)
-        self.device.write(self._faults, np.zeros(self._faults.nbytes, np.uint8))
-        self._back.forget()
-        raise raised(self.plan, number, [int(word) for word in told[:3]])
+    def _wait(self) -> None:
+        self.device.wait()
 
     def close(self) -> None:
         """Free code and memory; copies of parameters stay until the session lets go of them."""
-        for region in self._owned:
-            self.device.free(region.buffer)
-        self._back.close()
-        self._verdict.close()
-        self._owned, self._calls, self._groups = [], [], []
+        super().close()
+        self._calls, self._groups = [], []
+
+
+def _written_specs(plan: Plan, machine: Machine, choices: Mapping[str, str]) -> dict[str, Written]:
+    """The shaders of a plan's specs."""
+    check_types(plan, machine)
+    found: dict[str, Written] = {}
+    for kernel in plan.kernels:
+        if kernel.spec in found:
+            continue
+        spec, choice = plan.spec(kernel), choices.get(kernel.spec)
+        try:
+            made = fitted(written(spec, machine, choice), spec, machine)
+            found[kernel.spec] = made
+            check_scratch(made.scratch, limits_of(machine))
+        except UnsupportedError as error:
+            raise error.located(last_op(spec), kernel.label, "", kernel.source) from None
+    return found
 
 
 def _copy(encoder: Any, source: Region, target: Region) -> None:

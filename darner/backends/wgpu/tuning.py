@@ -16,8 +16,9 @@ from ...codegen.simt.dispatch import Binding, Written
 from ...codegen.simt.families import template_of
 from ...lower.plan import Plan, Spec
 from ..base.cache import ObjectCache
+from ..base.readback import Region
 from .bindings import fitted
-from .device import Device, Region
+from .device import Device
 from .machine import Machine, kept_key
 from .native import Call, dispatch_all, handle
 from .stage import Stage

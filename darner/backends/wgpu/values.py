@@ -180,6 +180,10 @@ class Values(Writer):
         text = f"pack2x16float(vec2<f32>({self.expression(value)}, 0.0f))"
         return Text(integer(32), text, self, reads=reads_of(value))
 
+    def of_half_bits(self, bits: Operand) -> Value:
+        """See ``Simt``."""
+        return self.halves(bits).x
+
     def halves(self, word: Operand) -> Text:
         """See ``Simt``."""
         return self._cast(word, vector(value_type(dtypes.f32), 2), "unpack2x16float")

@@ -324,6 +324,13 @@ class Lane(Functions):
         emit = self.builder.fpext if bits > self.bits else self.builder.fptrunc
         return self.of(emit(self.value, self.floating(bits)))
 
+    def to_bf16(self) -> Lane:
+        """The 16 bits of an f32 as bf16."""
+        bits = self.as_integer()
+        upper = bits.shift_right(16, signed=False)
+        even = (bits + 0x7FFF + (upper & 1)).shift_right(16, signed=False)
+        return self.is_nan().choose(upper | 0x40, even).resized(16, signed=False)
+
     def to_half(self) -> Lane:
         """An f32 as f16."""
         if not self._converts_halves:

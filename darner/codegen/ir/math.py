@@ -142,12 +142,7 @@ def _narrowed(x: Lane, dtype: DType) -> Lane:
         return x.refloated(dtype.bits)
     if x.bits == 64:
         x = _rounded_to_odd(x)
-    if dtype is not bf16:
-        return x.refloated(16)
-    bits = x.as_integer()
-    upper = bits.shift_right(16, signed=False)
-    even = (bits + 0x7FFF + (upper & 1)).shift_right(16, signed=False)
-    return x.is_nan().choose(upper | 0x40, even).resized(16, signed=False)
+    return x.to_bf16() if dtype is bf16 else x.refloated(16)
 
 
 def _rounded_to_odd(x: Lane) -> Lane:

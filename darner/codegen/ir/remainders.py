@@ -7,7 +7,11 @@ of the module, so that a caller keeps a single basic block.
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import cast
+
 from . import tables
+from .emit import constant_words
 from .lanes import Lane, function_of, mangled, own_function
 from .types import Builder, Function, Value
 
@@ -119,12 +123,7 @@ def _far_body(builder: Builder, argument: Value) -> None:
     exponent = biased - 1075  # x = significand * 2**exponent
     # 126 bits of the fraction of x * 2 / pi below 2 bits of its integer part. 64 bits below those hold
     # what the bits beyond them could carry in.
-    total = tables.TWO_OVER_PI_BITS
-    table = Lane(builder, ir.Constant(ir.IntType(total), tables.TWO_OVER_PI))
-    by = (total - 190) - exponent
-    window = table.of(
-        wide(table.shift_right(by.of(wide(by.value, total)), signed=False).value, 256)
-    )
+    window = _bits_of_two_over_pi(builder, (tables.TWO_OVER_PI_BITS - 190) - exponent)
     product = window * window.of(wide(significand.value, 256))
     fraction = window.of(wide(product.shift_right(64, signed=False).value, 128))
     turns = (fraction + (1 << 125)).shift_right(126, signed=False)
@@ -154,6 +153,35 @@ def _far_body(builder: Builder, argument: Value) -> None:
     turns = negative.choose(-turns, turns)
     bits = Lane(builder, argument).bits
     _return(builder, angle.refloated(bits), turns.resized(bits, signed=True))
+
+
+def _bits_of_two_over_pi(builder: Builder, first: Lane) -> Lane:
+    """256 bits of the table from bit ``first`` on; those beyond its end are 0."""
+    from llvmlite import ir
+
+    size, word = ir.IntType(256), ir.IntType(64)
+    name, count = "darner.two_over_pi", tables.TWO_OVER_PI_BITS // 64
+    table = builder.module.globals.get(name)
+    if table is None:
+        numbers = [tables.TWO_OVER_PI >> (64 * i) & ((1 << 64) - 1) for i in range(count)]
+        table = constant_words(builder, name, [*numbers, *[0] * 5])
+    index = first.shift_right(6, signed=False)
+    # Angles that are not far, whose result is not made use of, would begin beyond it.
+    index = (index < count).choose(index, count)
+    low = first & 63
+
+    def word_at(number: int) -> Lane:
+        place = builder.gep(table, [(index + number).value], source_etype=word)
+        return low.of(builder.load(place, typ=word, align=8))
+
+    words = [word_at(number) for number in range(5)]
+    found = None
+    for number, (here, above) in enumerate(pairwise(words)):
+        # Shifted by 64, bits would be undefined.
+        moved = here.shift_right(low, signed=False) | above.shift_left(1).shift_left(63 - low)
+        part = moved.of(builder.zext(moved.value, size)).shift_left(64 * number)
+        found = part if found is None else found | part
+    return cast(Lane, found)
 
 
 # --------------------------------------------------------------------------- remainders

@@ -37,6 +37,9 @@ class Type(Protocol):
     count: int
     element: Type
 
+    def __hash__(self) -> int:
+        """Equal for equal types."""
+
 
 class Value(Protocol):
     """What an instruction takes or gives: a scalar or a vector."""

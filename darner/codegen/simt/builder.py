@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, NoReturn, Protocol, TypeAlias
 
@@ -25,9 +25,8 @@ from ...graph.dtypes import DType
 from ...graph.errors import InternalError
 from ..ir.index import Number
 from ..ir.math import register_type
+from ..ir.types import Type as Type
 
-Type: TypeAlias = Any
-"""The type of a value: one of the scalar builder's, or a vector of these; see ``value_type``."""
 Operand: TypeAlias = Any
 """A ``Value``, a constant of the scalar builder, or a number of Python, which takes the other operand's type."""
 
@@ -233,6 +232,7 @@ class Memory:
         space: ``buffer``, ``shared`` or ``local``.
         signed: whether its integers have a sign.
         builder: where code goes that reads and writes it.
+        single: whether elements smaller than a word are items of their own; see ``Simt.narrow``.
     """
 
     name: str
@@ -243,11 +243,17 @@ class Memory:
     space: str = "buffer"
     signed: bool = False
     builder: Any = field(default=None, compare=False, repr=False)
+    single: bool = False
 
     @property
     def packed(self) -> bool:
         """Whether elements share words."""
-        return self.space == "buffer" and is_packed(self.dtype)
+        return self.space == "buffer" and is_packed(self.dtype) and not self.single
+
+    @property
+    def singles(self) -> Memory:
+        """The same buffer, whose items are its elements, however small."""
+        return replace(self, single=True, atomic=False, vector=1)
 
     @property
     def words(self) -> int:
@@ -355,10 +361,12 @@ class Simt(ScalarBuilder, Operators, Protocol):
         group: the number of the workgroup.
         local: the number of the thread in it.
         thread: its number among all: ``group * threads + local``.
+        narrow: whether elements smaller than a word are read and written by themselves (``Memory.singles``), without touching those beside them.
         scopes: what is entered with every block: those who remember values forget at its end what they learned in it.
     """
 
     threads: int
+    narrow: bool
     scopes: list[Callable[[], AbstractContextManager[None]]]
     group: Value
     local: Value
@@ -416,6 +424,10 @@ class Simt(ScalarBuilder, Operators, Protocol):
 
     def half_bits(self, value: Operand) -> Value:
         """The 16 bits of a number of f16, zeros above them."""
+        ...
+
+    def of_half_bits(self, bits: Operand) -> Value:
+        """The number of f16 that has these bits, of which the low 16 count."""
         ...
 
     def halves(self, word: Operand) -> Value:

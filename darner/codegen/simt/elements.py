@@ -86,6 +86,8 @@ class ThreadRegisters(Registers):
         """The element at an offset."""
         offset = self.places.value(offset)
         if is_packed(dtype):
+            if self.builder.narrow:
+                return self.builder.load(pointer.singles, offset)
             return self.unpacked(self._word(pointer, offset, dtype), offset, dtype)
         if pointer.vector == 1:
             return self.builder.load(pointer, offset)
@@ -114,7 +116,7 @@ class ThreadRegisters(Registers):
         b, bits = self.builder, 8 * dtype.itemsize
         word, offset = b.index(word), b.index(offset)
         low = (word >> ((offset & (32 // bits - 1)) * bits)) & ((1 << bits) - 1)
-        return b.let(b.halves(low).x if dtype is dtypes.f16 else b.of_bits(low, dtype))
+        return b.let(b.of_half_bits(low) if dtype is dtypes.f16 else b.of_bits(low, dtype))
 
     def packed(self, value: Operand, dtype: DType) -> Value:
         """The bits of an element that shares a word, zeros above them."""
@@ -144,6 +146,9 @@ class ThreadRegisters(Registers):
         if not is_packed(dtype):
             at = offset if pointer.vector == 1 else self._item(pointer, offset)
             self.builder.store(value, pointer, at)
+            return
+        if self.builder.narrow:
+            self.builder.store(value, pointer.singles, offset)
             return
         if not pointer.atomic:
             raise InternalError(f"elements of {dtype} are written in whole words, or atomically")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 _NOT_YET = ": a node has no numbers until the graph runs: make it an output, and session.run(...) gives its array"
 _TRAINING = "darner.build_session(g, optimizer=optim.AdamW(1e-3)), then session.step()"
-DEVICE = ': a session has the device: darner.build_session(g, device="gpu")'
+DEVICE = ': a session has the device: darner.build_session(g, device="gpu"), or "cuda" on NVIDIA\'s'
 _IMMUTABLE = ": nodes do not change: write x = x.where(condition, value) and the like"
 
 OF_TENSORS: dict[str, dict[str, str]] = {

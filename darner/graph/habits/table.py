@@ -319,7 +319,8 @@ HABITS: dict[str, dict[str, str]] = {
     },
     # Devices of a session.
     "device": {
-        "cuda": 'device="gpu", or "gpu:1" for the second',
+        "CUDA": 'device="cuda", or "cuda:1" for the second',
+        "nvidia": 'device="cuda"',
         "mps": 'device="gpu"',
         "metal": 'device="gpu"',
         "vulkan": 'device="gpu"',

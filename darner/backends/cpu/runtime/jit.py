@@ -19,7 +19,6 @@ generation alone gives code as fast in half the time. ``passes`` is for IR that 
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import os
 import re
@@ -33,8 +32,9 @@ from typing import Any
 
 from ....codegen.ir.types import Module
 from ....graph.errors import DarnerError, ForkError
-from ....graph.forks import native_call, watch
+from ....graph.forks import native_call
 from ...base.keys import Keyed
+from ...base.llvm import binding, emitted, run_passes
 
 # Instruction selection and register allocation at this level; higher costs time and gains nothing.
 CODE_GENERATION_LEVEL = 2
@@ -204,11 +204,11 @@ def _compiled(text: str, machine: Any, passes: bool) -> bytes:
     else:
         manager = llvm.create_new_module_pass_manager()
         manager.add_always_inliner_pass()
+    run_passes(manager, parsed, builder)
     try:
-        _side_by_side("LLVMPY_RunNewModulePassManager", manager, parsed, builder)
-    finally:
-        _free_passes(manager)
-    return _emitted(machine, parsed)
+        return emitted(machine, parsed)
+    except RuntimeError as error:
+        raise CompileError(f"LLVM makes no code of the module: {error}") from None
 
 
 _lasting: dict[str, bytes] = {}
@@ -264,32 +264,6 @@ def compile_modules(modules: Iterable[tuple[str, bool]], **target: Any) -> tuple
         for each in work:
             each.result()
     return tuple(made[number] for number in range(len(made)))
-
-
-def _side_by_side(name: str, *arguments: Any) -> Any:
-    """Call a function of llvmlite's library without its lock.
-
-    LLVM lets threads work on modules of contexts of their own at the same time; llvmlite lets one thread in at a time, whatever it does.
-    """
-    import llvmlite.binding.ffi as ffi
-
-    locked = getattr(ffi.lib, name)
-    return getattr(locked, "_cfn", locked)(*arguments)
-
-
-def _emitted(machine: Any, module: Any) -> bytes:
-    """Object code of a module, as ``machine.emit_object`` makes it."""
-    import llvmlite.binding.ffi as ffi
-
-    with ffi.OutputString() as message:
-        buffer = _side_by_side("LLVMPY_TargetMachineEmitToMemory", machine, module, 1, message)
-        if not buffer:
-            raise CompileError(f"LLVM makes no code of the module: {message}")
-    try:
-        start = ffi.lib.LLVMPY_GetBufferStart(buffer)
-        return ctypes.string_at(start, ffi.lib.LLVMPY_GetBufferSize(buffer))
-    finally:
-        ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
 
 
 class Program:
@@ -399,14 +373,6 @@ def _object_architecture(code: bytes) -> str | None:
     return None
 
 
-def _free_passes(manager: Any) -> None:
-    """Free a pass manager: llvmlite 0.50's own way to is hidden by the empty one of its first base."""
-    from llvmlite.binding.newpassmanagers import NewPassManager
-
-    NewPassManager._dispose(manager)
-    manager.detach()
-
-
 def _dispose(parts: list[Any]) -> None:
     # What was looked up goes before the library, and that before the engine they live in.
     try:
@@ -420,24 +386,10 @@ def _dispose(parts: list[Any]) -> None:
 @cache
 def _llvm() -> Any:
     """The binding of llvmlite, ready to generate code for this machine."""
-    import llvmlite.binding as llvm
-
+    llvm = binding()
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    watch(_LOCK)
     return llvm
-
-
-class _LlvmliteLock:
-    """llvmlite lets one thread in at a time, whoever uses it; in a forked child that thread is gone."""
-
-    def after_fork(self) -> None:
-        import llvmlite.binding.ffi as ffi
-
-        ffi.lib._lock._lock = threading.RLock()
-
-
-_LOCK = _LlvmliteLock()
 
 
 def _target_machine(cpu: str | None, features: str | None, triple: str | None) -> Any:

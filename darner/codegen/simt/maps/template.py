@@ -73,8 +73,7 @@ def _stage(
         for leaf in flat:
             dispatch.as_vectors(dispatch.operand(leaf), VECTOR)
         for i in numbers:
-            if spec.body.outputs[i].dtype.itemsize == 4:
-                dispatch.as_vectors(dispatch.results[i], VECTOR)
+            dispatch.as_vectors(dispatch.results[i], VECTOR)
     unit = Unit(dispatch, shape, [(spec.body.outputs[i], dispatch.results[i]) for i in numbers])
     units = ceil_div(count, together)
     several = SEVERAL if units >= MANY and together == 1 else 1
@@ -92,8 +91,8 @@ def _stage(
 
 
 def _is_flat(body: Graph, leaf: Node, shape: tuple[int, ...]) -> bool:
-    """Whether an operand of four-byte elements is read only at the place of the element that is made of it."""
-    if tuple(sizes(leaf)) != shape or leaf.dtype.itemsize != 4:
+    """Whether an operand of elements of no more than four bytes is read only at the place of the element that is made of it."""
+    if tuple(sizes(leaf)) != shape or leaf.dtype.itemsize > 4:
         return False
     reached = {leaf.id}
     for node in body.nodes:
@@ -125,7 +124,7 @@ class Unit:
         values, offsets = [], []
         for k, (offset, index) in enumerate(self._indices(elements, unit, together)):
             for leaf, vector in vectors.items():
-                elements.give(leaf, vector[k])
+                elements.give(leaf, self._part(elements, leaf, vector, k))
             values.append([elements.at(node, index) for node, _ in self.outputs])
             offsets.append(offset)
         for place, (node, memory) in enumerate(self.outputs):
@@ -137,6 +136,14 @@ class Unit:
             else:
                 for offset, value in zip(offsets, made, strict=True):
                     elements.registers.store(value, memory, offset, node.dtype)
+
+    @staticmethod
+    def _part(elements: ThreadElements, leaf: Node, vector: Value, number: int) -> Value:
+        """An element of a vector that was read: of words, where elements share them."""
+        if not is_packed(leaf.dtype):
+            return vector[number]
+        word = vector.parts[number * leaf.dtype.itemsize // 4]
+        return elements.registers.unpacked(word, elements.places.value(number), leaf.dtype)
 
     def _indices(
         self, elements: ThreadElements, unit: Value, together: int
@@ -168,6 +175,12 @@ class Unit:
         """Elements that share words, a word at a time."""
         share = 4 // node.dtype.itemsize
         words = len(made) // share
+        if memory.vector > 1:
+            each = zip(*[iter(made)] * share, strict=True)
+            memory[unit] = self.builder.vector(
+                [elements.registers.word(values, node.dtype) for values in each]
+            )
+            return
         last = (self.count - 1) // share
         for word in range(words):
             at = unit * words + word

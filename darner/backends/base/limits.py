@@ -1,7 +1,4 @@
-"""What is more than a GPU can hold or count is refused when a plan is made: by name, with both numbers, and with what would help.
-
-What only has to be bound in another way is no reason to refuse anything: see ``bindings``.
-"""
+"""What is more than a GPU can hold or count, or tell of, is refused when a plan is made: by name, with both numbers, and with what would help."""
 
 from __future__ import annotations
 
@@ -9,11 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from ...codegen.simt.machine import GRANULE
 from ...graph.errors import Source, UnsupportedError
 from ...graph.graph import Graph
+from ...lower.loops import failing
 from ...lower.plan import Plan, Spec
-from .machine import Machine
 
 MOST_ELEMENTS = 1 << 31
 """Elements of a tensor: indices have 32 bits, and differences of them a sign."""
@@ -22,10 +18,21 @@ COUNTED = ("reshape", "random_bits")
 """Ops of a kernel's body that number the elements of a value, even of one that no memory holds."""
 
 
-def segment_of(machine: Machine) -> int:
-    """Bytes of the largest buffer, as a multiple of what every value begins at."""
-    # One granule is left for what is bound past the last value.
-    return machine.most_bytes // GRANULE * GRANULE - GRANULE
+@dataclass(frozen=True)
+class Limits:
+    """How much a device can hold.
+
+    Attributes:
+        holder: what holds a value, with the device's name: "a buffer of 'H200'".
+        most: bytes of a leaf.
+        segment: bytes of a value of the arena, or of scratch memory.
+        why: what the limit is called.
+    """
+
+    holder: str
+    most: int
+    segment: int
+    why: str
 
 
 @dataclass(frozen=True)
@@ -40,29 +47,29 @@ class _Value:
     most: int
 
 
-def check_values(plan: Plan, graph: Graph, machine: Machine) -> None:
+def check_values(plan: Plan, graph: Graph, limits: Limits) -> None:
     """Raise where a value has more bytes than a buffer of the GPU, or more elements than it can count.
 
     Args:
         plan: lowered for the GPU.
         graph: what it was made of: it knows where inputs, parameters and states were written.
-        machine: the GPU.
+        limits: of the GPU.
     """
-    for value in _values(plan, graph, machine):
+    for value in _values(plan, graph, limits):
         shape = "x".join(map(str, value.shape))
         if prod(value.shape) > MOST_ELEMENTS:
             rule = f"a tensor of {shape} has {prod(value.shape):,} elements, and the GPU counts {MOST_ELEMENTS:,}"
             hint = "split it along an axis; device='cpu' has no such limit"
         elif value.nbytes > value.most:
-            rule = f"a tensor of {shape} takes {value.nbytes:,} bytes, and a buffer of '{machine.name}' has {value.most:,} at most (max-buffer-size)"
+            rule = f"a tensor of {shape} takes {value.nbytes:,} bytes, and {limits.holder} has {value.most:,} at most ({limits.why})"
             hint = "a smaller batch, a type of fewer bits, or the tensor in several pieces; device='cpu' has no such limit"
         else:
             continue
         raise UnsupportedError(rule, hint=hint).located(value.op, value.label, "", value.source)
 
 
-def _values(plan: Plan, graph: Graph, machine: Machine) -> Iterator[_Value]:
-    most, segment = machine.most_bytes, segment_of(machine)
+def _values(plan: Plan, graph: Graph, limits: Limits) -> Iterator[_Value]:
+    most, segment = limits.most, limits.segment
     leaves = {**graph.inputs, **graph.parameters, **graph.states}
     for buffer in plan.buffers:
         if buffer.place != "arena":
@@ -87,11 +94,27 @@ def last_op(spec: Spec) -> str:
     return spec.ops[-1] if spec.ops else "copy"
 
 
-def check_scratch(nbytes: int, machine: Machine) -> None:
+def check_scratch(nbytes: int, limits: Limits) -> None:
     """Raise where a kernel wants more scratch memory than a buffer can have."""
-    most = segment_of(machine)
-    if nbytes > most:
+    if nbytes > limits.segment:
         raise UnsupportedError(
-            f"a kernel takes {nbytes:,} bytes of scratch memory, and a buffer of '{machine.name}' has {most:,} at most (max-buffer-size)",
+            f"a kernel takes {nbytes:,} bytes of scratch memory, and {limits.holder} has {limits.segment:,} at most ({limits.why})",
             hint="a smaller batch, or the tensor in several pieces; device='cpu' has no such limit",
         )
+
+
+def check_loops(plan: Plan) -> None:
+    """Refuse loops whose bodies data can make fail: a GPU does not tell which of its steps did.
+
+    Raises:
+        UnsupportedError: with the op in the body, its label and what would help.
+    """
+    for kernel in plan.kernels:
+        spec = plan.spec(kernel)
+        node = None if spec.inner is None else next(failing(spec), None)
+        if node is not None:
+            label, source = kernel.checks[0] if kernel.checks else (kernel.label, kernel.source)
+            raise UnsupportedError(
+                "it is in the body of a loop and can fail, which a GPU cannot tell of there",
+                hint="do it for all steps before the loop, and read the results as xs; or build for device='cpu'",
+            ).located(node.op.name, label, "", source)

@@ -1,0 +1,156 @@
+"""The SIMT builder's kernel: its threads, what they share, and the launch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Self
+
+from ....codegen.ir.types import Function
+from ....codegen.ir.types import Value as Raw
+from ....codegen.simt.builder import Memory, Operand, Type, Value
+from ....codegen.simt.dispatch import Binding
+from ....graph.errors import UnsupportedError
+from ..stage import Stage
+from .instructions import Held
+from .memory import Memories
+from .types import CodeFunction, constant, dtype_of, integer
+
+if TYPE_CHECKING:
+    from ..machine import Machine
+
+KERNEL = "kernel"
+"""What every kernel is called in its module."""
+MOST_GROUPS = (1 << 31) - 1
+WARP = 32
+EVERYONE = 0xFFFFFFFF
+
+
+class Printer(Memories):
+    """The code of one launch as LLVM IR; see ``codegen.simt.dispatch.DispatchBuilder``.
+
+    Args:
+        machine: for which GPU.
+        threads: of a block.
+        function: a function of the kernel to write; the kernel itself where there is none.
+    """
+
+    narrow = True
+    group: Value
+    local: Value
+    thread: Value
+
+    def __init__(
+        self, machine: Machine, threads: int, function: CodeFunction | None = None
+    ) -> None:
+        self.machine = machine
+        self.threads = threads
+        super().__init__(function or self.new_kernel())
+        if function is None:
+            self.begin()
+
+    def new_kernel(self) -> CodeFunction:
+        """A module and its kernel, without code."""
+        from llvmlite import ir
+
+        module = ir.Module(KERNEL, ir.Context())
+        module.triple = "nvptx64-nvidia-cuda"
+        kernel = ir.Function(module, ir.FunctionType(ir.VoidType(), []), KERNEL)
+        kernel.calling_convention = "ptx_kernel"
+        # llvmlite takes the attributes that it knows alone.
+        set.add(kernel.attributes, f'"nvvm.maxntid"="{self.threads}"')
+        return kernel
+
+    def begin(self) -> None:
+        """The numbers of the thread."""
+        self.group, self.local = (self.held(self._special(name)) for name in ("ctaid.x", "tid.x"))
+        self.thread = self.let(self.group * self.threads + self.local, "thread")
+
+    def child(self, function: CodeFunction) -> Self:
+        """See ``Blocks``."""
+        return type(self)(self.machine, self.threads, function)
+
+    def _declared(self, name: str, result: Type, arguments: Sequence[Type]) -> Function:
+        from ....codegen.ir.lanes import function_of
+
+        return function_of(self.module, name, result, arguments)
+
+    def _special(self, name: str) -> Raw:
+        """A register that the hardware sets."""
+        found = self._declared(f"llvm.nvvm.read.ptx.sreg.{name}", integer(32), [])
+        return self.ir.call(found, [])
+
+    # ------------------------------------------------------------- threads among each other
+
+    def barrier(self, *, buffers: bool = False) -> None:
+        """See ``Simt``. It orders what threads wrote to any memory."""
+        from llvmlite import ir
+
+        name = "llvm.nvvm.barrier.cta.sync.aligned.all"
+        self.ir.call(self._declared(name, ir.VoidType(), [integer(32)]), [constant(integer(32), 0)])
+
+    def uniform(self, memory: Memory) -> Held:
+        """See ``Simt``."""
+        self.barrier()
+        found = self.load(memory, 0 if memory.shape else ())
+        self.barrier()
+        return found
+
+    def shuffle_xor(self, value: Operand, mask: int) -> Held:
+        """See ``Simt``."""
+        given = self.held(self.raw(value), bool(getattr(value, "signed", False)))
+        words = [self.held(self.shuffled_word(self.raw(word), mask)) for word in self.words(given)]
+        found = self.of_words(words, dtype_of(given.type))
+        return self.held(found.value, given.signed)
+
+    def shuffled_word(self, word: Raw, mask: int) -> Raw:
+        """What the other thread has, 32 bits of it."""
+        kinds = [integer(32)] * 4
+        function = self._declared("llvm.nvvm.shfl.sync.bfly.i32", integer(32), kinds)
+        members = EVERYONE if self.threads >= WARP else (1 << self.threads) - 1
+        rest = [constant(integer(32), number) for number in (mask, WARP - 1)]
+        return self.ir.call(function, [constant(integer(32), members), word, *rest])
+
+    # ------------------------------------------------------------- the launch
+
+    def finish(
+        self,
+        groups: int,
+        buffers: Sequence[tuple[Memory, Binding]],
+        copies: tuple[int, int] | None = None,
+    ) -> Stage:
+        """The launch of what is written, with so many blocks; of ``buffers`` those are bound that it reads or writes.
+
+        Raises:
+            UnsupportedError: there are too many blocks, or they share too much memory.
+        """
+        if groups > MOST_GROUPS:
+            raise UnsupportedError(
+                f"a kernel of {groups:,} blocks is more than a GPU runs ({MOST_GROUPS:,})",
+                hint="a smaller batch, or the tensor in several pieces",
+            )
+        if self.shared_bytes > self.machine.shared:
+            raise UnsupportedError(
+                f"a kernel's blocks share {self.shared_bytes:,} bytes of memory, of {self.machine.shared:,} that code can declare"
+            )
+        bound = [
+            (memory, binding)
+            for memory, binding in buffers
+            if binding.what == "scratch" or memory.name in self.buffers
+        ]
+        ir = self.written([memory.name for memory, _ in bound])
+        bindings = tuple(binding for _, binding in bound)
+        return Stage(ir, KERNEL, self.threads, (groups, 1, 1), bindings, copies)
+
+    def written(self, names: Sequence[str]) -> str:
+        """The module, of whose kernel these are the buffers."""
+        from llvmlite import ir
+
+        self.end()
+        self.close()
+        for name, (item, count) in self.sizes.items():
+            if count:
+                self.module.globals[name].value_type = ir.ArrayType(item, count)
+            else:
+                del self.module.globals[name]
+        self.function_ir.args = tuple(self.buffer(name) for name in names)
+        return str(self.module)

@@ -1,0 +1,97 @@
+"""Every family of kernels on the emulated device against the reference, kernel by kernel, without sessions."""
+
+import numpy as np
+import pytest
+
+import darner
+from darner.codegen.simt.families import template_of
+from darner.testing import make_case
+from tests.conformance.devices import check_parts
+from tests.cpu.test_loops import recurrent
+from tests.cuda.families import ALL, OPS
+from tests.cuda.running import MACHINE, lowered, run_graph
+from tests.random_loops import nested_loop, random_loop
+
+RNG = np.random.default_rng(0)
+
+
+def compare(graph, arrays, close=2e-6):
+    """Results agree with the reference."""
+    for found, wanted in zip(
+        run_graph(graph, arrays), darner.run(graph, arrays, float64=True), strict=True
+    ):
+        scale = float(np.abs(wanted).max(initial=1.0))
+        np.testing.assert_allclose(found.astype(np.float64), wanted, rtol=close, atol=close * scale)
+
+
+def check_first(name, dtype):
+    case = make_case(OPS[name], 0, dtype)
+    parts = [(case.graph, case.arrays, case.length, {})]
+    check_parts(parts, run_graph(case.graph, case.arrays), dtype)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_family_computes_what_the_reference_computes(name):
+    check_first(name, "f32")
+
+
+@pytest.mark.parametrize("dtype", ["f64", "f16", "bf16"])
+@pytest.mark.parametrize("name", ["softmax", "matmul", "top_k", "tanh", "scatter_add", "cumsum"])
+def test_a_family_computes_in_every_element_type(name, dtype):
+    check_first(name, dtype)
+
+
+@pytest.mark.parametrize("shape", [(64, 96), (33, 130), (1, 7)])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "i8", "f64"])
+def test_what_is_transposed_is_right(shape, dtype):
+    graph = darner.Graph()
+    graph.set_outputs([graph.input("x", shape, dtype).transpose((1, 0))])
+    x = RNG.integers(-9, 9, shape).astype(darner.graph.dtypes.dtype(dtype).numpy)
+    (found,) = run_graph(graph, {"x": x})
+    np.testing.assert_array_equal(found, x.T)
+
+
+@pytest.mark.parametrize("size", [4096, 4098, 4097, 7])
+def test_results_of_one_two_and_four_bytes_stand_beside_each_other(size):
+    graph = darner.Graph()
+    x = graph.input("x", (size,))
+    graph.set_outputs([x > 0.0, (x * 4.0).cast("i8"), (x * 4.0).cast("i32"), x.cast("bf16")])
+    array = RNG.standard_normal(size).astype(np.float32)
+    for found, wanted in zip(
+        run_graph(graph, {"x": array}), darner.run(graph, {"x": array}), strict=True
+    ):
+        np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("size", [(130, 257, 65), (64, 64, 64), (1, 300, 1000), (300, 1, 77)])
+def test_products_of_any_size_are_right(size):
+    m, n, k = size
+    graph = darner.Graph()
+    graph.set_outputs([graph.input("a", (m, k)) @ graph.input("b", (k, n))])
+    arrays = {
+        name: RNG.standard_normal(s).astype("f4") for name, s in (("a", (m, k)), ("b", (k, n)))
+    }
+    compare(graph, arrays, 1e-5)
+
+
+def test_a_loop_of_any_body_is_the_launches_of_its_steps():
+    graph, arrays = recurrent(5, batch=3, width=20, reverse=True)
+    forms = [template_of(spec, MACHINE).name for spec in lowered(graph).specs.values()]
+    assert "loops" in forms
+    compare(graph, arrays, 5e-6)
+
+
+@pytest.mark.parametrize("make", [lambda: random_loop(300), lambda: random_loop(301), nested_loop])
+def test_random_loops_compute_what_the_interpreter_computes(make):
+    graph, arrays = make()
+    for found, wanted in zip(run_graph(graph, arrays), darner.run(graph, arrays), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-9)
+
+
+def test_an_index_outside_of_its_axis_is_told_of():
+    graph = darner.Graph()
+    table, rows = graph.input("table", (5, 3)), graph.input("rows", (4,), "i32")
+    graph.set_outputs([table.gather(rows, axis=0)])
+    arrays = {"table": np.ones((5, 3), np.float32), "rows": np.array([0, 4, 5, 1], np.int32)}
+    with pytest.raises(darner.RunError, match="5"):
+        run_graph(graph, arrays)
