@@ -120,12 +120,14 @@ def measured(weights, rows, device, threads, seconds):
         left, right = torch.from_numpy(x), torch.from_numpy(weights.floats)
         calls["torch"] = lambda: left @ right
     times = {form: [] for form in calls}
+    order = np.random.default_rng(0)
     clock = time.thread_time if (device, threads) == ("cpu", 1) else time.perf_counter
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(times["first"]) < 5:
-        for form, call in calls.items():
+        # In any order: what comes after PyTorch's product would share a core with its threads, which go on waiting.
+        for form in order.permutation(list(calls)):
             start = clock()
-            call()
+            calls[form]()
             times[form].append(clock() - start)
     used = sessions["packed"][0].memory_summary().total_buffer_bytes
     for session, _ in sessions.values():
