@@ -113,6 +113,7 @@ if TYPE_CHECKING:
     from .transforms.jacobians import hessian, jacfwd, jacrev
     from .transforms.linearize import linearize
     from .transforms.memory import leaf_bytes, live_bytes, peak_live_bytes
+    from .transforms.precision import with_precision
     from .transforms.remat import remat
     from .transforms.substitute import substitute
 
@@ -156,6 +157,7 @@ _LATER = {
         "transforms.jacobians": "hessian jacfwd jacrev",
         "transforms.linearize": "linearize",
         "transforms.memory": "leaf_bytes live_bytes peak_live_bytes",
+        "transforms.precision": "with_precision",
         "transforms.remat": "remat",
         "transforms.substitute": "substitute",
     }.items()
@@ -287,4 +289,5 @@ __all__ = [
     "value_and_grad",
     "vjp",
     "vmap",
+    "with_precision",
 ]

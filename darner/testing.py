@@ -3,9 +3,9 @@
 A declared op can be checked the way darner checks its own:
 
     >>> import numpy as np
-    >>> import darner
+    >>> from darner.graph.op import get_op
     >>> from darner.testing import assert_close, make_case
-    >>> case = make_case(darner.ops.elementwise.functions.tanh, 4, "f32")
+    >>> case = make_case(get_op("tanh"), 4, "f32")
     >>> assert_close(case.run()[0], np.tanh(case.arrays["arg0"]), "f32")
 """
 

@@ -11,17 +11,15 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from .homes import homes_text
 from .pages import fill_blocks, ops_page
-from .rooms import rooms_text
 from .stubs import stub_text
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = "python -m darner.cli.generate"
 
 FILES: dict[str, Callable[[str], str]] = {
-    "darner/_rooms.py": lambda old: (
-        rooms_text()
-    ),  # first: it imports rooms that the file does not name yet
+    "darner/_homes.py": lambda old: homes_text(),  # first: it imports what the old one lacks
     "docs/ops.md": lambda old: ops_page(),
     "docs/types.md": fill_blocks,
     "darner/graph/methods.pyi": lambda old: stub_text(),

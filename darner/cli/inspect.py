@@ -9,7 +9,7 @@ from collections import Counter
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from .options import new_parser, path, print_json, threads, whole
+from .options import add_precision, new_parser, path, print_json, threads, whole
 
 if TYPE_CHECKING:
     from ..graph.graph import Graph
@@ -48,6 +48,7 @@ def add_command(commands: Any) -> None:
     add("--report", action="store_true", help="what the optimizer did (compiles the graph)")
     add("--plan", action="store_true", help="kernels and memory (compiles the graph)")
     add("--threads", type=threads, metavar="N", help="threads of the plan (default: one a core)")
+    add_precision(parser)
     add("--json", action="store_true", help="write JSON, for other programs")
 
 
@@ -119,6 +120,7 @@ def _session(graph: Graph, options: argparse.Namespace) -> Session:
         mode="train" if trains else "infer",
         optimizer=AdamW(1e-3) if trains else None,
         threads=options.threads,
+        precision=options.precision or "f32",
         init={"*": None},
     )
 

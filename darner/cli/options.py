@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from ..backends.base.registry import DEFAULT_DEVICE, built_in
 from ..graph.errors import ArgumentError, did_you_mean, nearest
+from ..graph.precision import PRECISIONS
 from .exits import USAGE
 from .streams import read_input, say, text_of
 
@@ -92,11 +93,25 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--device", default=DEFAULT_DEVICE, help=f"{names} (default: {DEFAULT_DEVICE})"
     )
+    add_precision(group)
+
+
+def add_precision(group: argparse._ActionsContainer) -> None:
+    """The option that says what products are computed in."""
+    group.add_argument(
+        "--precision",
+        choices=PRECISIONS,
+        help="what products multiply in, while they add in f32 (default: f32)",
+    )
 
 
 def machine(options: argparse.Namespace) -> dict[str, Any]:
     """The options of sessions that ``add_machine`` reads."""
-    return {"threads": options.threads, "device": options.device}
+    return {
+        "threads": options.threads,
+        "device": options.device,
+        "precision": options.precision or "f32",
+    }
 
 
 # --------------------------------------------------------------------------- kinds of arguments

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from . import EXIT_INTERRUPTED
-from .options import count, new_parser, path, positive, seed, threads, whole
+from .options import add_precision, count, new_parser, path, positive, seed, threads, whole
 from .streams import say
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ def add_command(commands: Any) -> None:
     add("--held-out", type=float, metavar="SHARE", help="of the text, to validate (default: 0.1)")
     add("--seed", type=seed, metavar="N", help="of parameters and of the data's order")
     add("--threads", type=threads, metavar="N", help="threads (default: one a core)")
+    add_precision(parser)
     add("--sample", type=count, default=SAMPLE, metavar="N", help="tokens of text to show at last")
     add("--quiet", action="store_true", help="do not show how it goes")
 
@@ -149,6 +150,7 @@ def _begun(options: argparse.Namespace, closing: ExitStack) -> Run:
         held_out=held_out,
         seed=options.seed or 0,
         threads=options.threads,
+        precision=options.precision or "f32",
     )
     made = Run(Path(options.out or "trained"), settings)
     _have(made.folder, closing)

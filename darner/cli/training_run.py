@@ -19,6 +19,7 @@ from ..data import CharVocabulary, SubwordVocabulary, TokenWindows, read_text
 from ..graph.cached import cached_property
 from ..graph.data import Array
 from ..graph.errors import ArgumentError, FormatError
+from ..graph.precision import check_precision
 from ..io.atomic import FileError
 from ..io.reading import naming, read_json
 from ..load.matching import Patterns
@@ -83,6 +84,7 @@ class Settings:
         tokenizer: a ``tokenizer.json``; characters when empty.
         finetune: the folder that training starts from; ``lora`` is the rank of the changes, 0 for all parameters.
         held_out: the share of the text that validation is for.
+        precision: what products multiply in.
     """
 
     text: str
@@ -99,6 +101,7 @@ class Settings:
     held_out: float
     seed: int
     threads: int | None
+    precision: str = "f32"
 
     @classmethod
     def read(cls, folder: Path) -> Settings:
@@ -112,7 +115,7 @@ class Settings:
                 hint="--resume takes the folder that was --out",
             )
         # Names of files need not be characters.
-        found = read_json(path, halves=True)
+        found = {"precision": "f32", **read_json(path, halves=True)}
         names = {field.name for field in fields(cls)}
         if set(found) != names:
             raise FormatError(f"'{path}' is not what darner train writes")
@@ -122,6 +125,8 @@ class Settings:
         counts = (made.steps, made.batch, made.length, made.validate_every)
         if min(counts) < 1 or not made.rate > 0 or not 0 <= made.held_out < 1:
             raise FormatError(f"'{path}' has numbers that no training can have")
+        with naming(path):
+            check_precision(made.precision)
         return made
 
 
@@ -292,6 +297,7 @@ class Run:
         )
         options: dict[str, Any] = {"optimizer": optimizer}
         options |= {"threads": settings.threads, "seed": settings.seed}
+        options["precision"] = settings.precision
         if self.pretrained is None:
             session = build_session(graph, **options)
         else:
@@ -330,7 +336,7 @@ class Run:
     def sample(self, session: Session, most: int) -> str:
         """Some text, as the model writes it after the beginning of the text."""
         first = [int(token) for token in self.tokens[0][:8]]
-        options = {"threads": self.settings.threads}
+        options = {"threads": self.settings.threads, "precision": self.settings.precision}
         generator = Generator(self.model, session, self.vocabulary, options=options)
         drawn = Sampling(temperature=0.8, top_k=40, seed=self.settings.seed)
         try:

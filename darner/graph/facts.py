@@ -56,6 +56,8 @@ class Facts:
         effort: what an element takes: ``some`` is a division, a root or a look-up, ``much`` an elementary function. Where a later pass of a
             kernel needs such a value again, it is worth a place in memory.
         full_rate: its arithmetic runs at the rate of matrix products.
+        multiplies: of a contraction, the operands that are multiplied with each other: a session's ``precision`` rounds these. A composite of contractions
+            that says nothing is written out for that.
         fused: it is priced as element-wise ops are: computed where a neighbour is.
         trainable: of ops without a derivative, the one that computes the same in a way that gradients pass.
         weight: how many additions an element takes, as the optimizer prices it.
@@ -81,6 +83,7 @@ class Facts:
     cheap: bool = False
     effort: Literal["little", "some", "much"] = "little"
     full_rate: bool = False
+    multiplies: tuple[str, ...] = ()
     fused: bool = False
     trainable: str | None = None
     weight: float = 1.0

@@ -717,6 +717,8 @@ class GraphMethods:
         """``x`` itself, but not before ``after`` is known."""
     def reduce(self, x: NodeLike, op: Any, axes: Any = None, keep_dim: bool = False, shape: Any = None, *, label: str | None = None) -> Node:
         """A reduction by its kind: sum, mean, max, min or prod."""
+    def reduce_precision(self, x: NodeLike, exponent_bits: int, mantissa_bits: int, shape: Any = None, *, label: str | None = None) -> Node:
+        """``x`` rounded to a float of so many bits of exponent and mantissa, in its own type: ties to even, as JAX's op of this name."""
     def relu(self, x: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
         """max(x, 0)."""
     def relu6(self, x: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
@@ -1577,6 +1579,8 @@ class NodeMethods:
         """``x`` itself, but not before ``after`` is known."""
     def reduce(self, op: Any, axes: Any = None, keep_dim: bool = False, shape: Any = None, *, label: str | None = None) -> Node:
         """A reduction by its kind: sum, mean, max, min or prod."""
+    def reduce_precision(self, exponent_bits: int, mantissa_bits: int, shape: Any = None, *, label: str | None = None) -> Node:
+        """``x`` rounded to a float of so many bits of exponent and mantissa, in its own type: ties to even, as JAX's op of this name."""
     def relu(self, shape: Any = None, *, label: str | None = None) -> Node:
         """max(x, 0)."""
     def relu6(self, shape: Any = None, *, label: str | None = None) -> Node:

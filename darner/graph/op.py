@@ -31,7 +31,7 @@ from .check import check_call
 from .dims import Dim
 from .errors import ArgumentError, InternalError, NameTakenError, caller, did_you_mean
 from .facts import PLAIN, Facts
-from .registry import Table, import_rooms_of
+from .registry import Table, import_home
 from .scalar import Emit, Of
 from .types import TensorType, TupleType, Type
 
@@ -131,8 +131,15 @@ class Op:
     facts: Facts = PLAIN
     samples: tuple[Any, ...] = ()
     builtin: bool = False
-    rules: Rules = field(default_factory=Rules)
+    _rules: Rules = field(default_factory=Rules)
     _memo: dict[Any, tuple[Type, dict[str, Any]]] = field(default_factory=dict, repr=False)
+
+    @property
+    def rules(self) -> Rules:
+        """All rules: modules that add some to this op are imported first."""
+        if self.builtin:
+            import_home(self.name)
+        return self._rules
 
     @cached_property
     def by_name(self) -> dict[str, Param]:
@@ -244,7 +251,7 @@ class Op:
             raise ArgumentError(
                 f"{self.name} is darner's own: compiled code of it is kept, so it has no other"
             )
-        self.rules.emit = (self.rules.emit or Emit()).with_rule(of, rule)
+        self._rules.emit = (self._rules.emit or Emit()).with_rule(of, rule)
         return rule
 
     def pairs(self, rule: Rule) -> Rule:
@@ -255,7 +262,7 @@ class Op:
         return self._attach("pairs", rule)
 
     def _attach(self, name: str, rule: Rule) -> Rule:
-        setattr(self.rules, name, rule)
+        setattr(self._rules, name, rule)
         return rule
 
     # ------------------------------------------------------------- use of the rules
@@ -391,7 +398,7 @@ BUILDERS: Table[Builder] = Table()
 
 def find(name: str) -> Op | Builder | None:
     """The op or builder of that name."""
-    import_rooms_of(name)
+    import_home(name)
     return _declared(name) or OPS.get(name) or BUILDERS.get(name)
 
 
@@ -437,7 +444,7 @@ def _register(table: Table[Any], item: Op | Builder) -> None:
     from .node import Node
 
     if not item.builtin:
-        import_rooms_of(item.name)
+        import_home(item.name)
     if _declared(item.name) is not None:
         raise NameTakenError(f"an op called '{item.name}' is already declared")
     for holder in (Graph, Node):

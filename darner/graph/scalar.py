@@ -160,6 +160,12 @@ class Scalar(Protocol):
     def shift_right(self, by: Scalar | float, *, signed: bool) -> Scalar:
         """Bits moved down; ``by`` is below the width."""
 
+    def as_integer(self) -> Scalar:
+        """The bits of this float as an integer of its width."""
+
+    def as_float(self) -> Scalar:
+        """The float that has the bits of this integer."""
+
     # Functions of floats, as accurate as the ops of these names.
     abs: Function
     exp: Function

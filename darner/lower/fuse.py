@@ -28,6 +28,7 @@ from .roles import (
     Along,
     ended_ops,
     is_aligned,
+    is_for_products,
     is_of_rows,
     may_end,
     roles,
@@ -35,6 +36,7 @@ from .roles import (
     seen_through,
     takes_one,
 )
+from .strided import Multipliers
 
 LARGEST = 96
 """Nodes in one kernel: beyond that, registers run out and compiling takes longer than it saves."""
@@ -75,9 +77,11 @@ class Group:
     needs: set[int] = field(default_factory=set)
 
 
-def fuse(graph: Graph, ended: Collection[str] | None = None) -> list[Group]:
+def fuse(
+    graph: Graph, ended: Collection[str] | None = None, multipliers: Multipliers | None = None
+) -> list[Group]:
     """The kernels of a graph, in an order in which they can run; those by index of the ops ``ended`` may have epilogues."""
-    work = _Fusion(graph)
+    work = _Fusion(graph, multipliers)
     work.epilogues()
     work.ends(ended_ops() if ended is None else ended)
     work.sides()
@@ -90,10 +94,10 @@ def fuse(graph: Graph, ended: Collection[str] | None = None) -> list[Group]:
 class _Fusion:
     """Groups of nodes, joined step by step."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, multipliers: Multipliers | None) -> None:
         self.graph = graph
         self.nodes = list(graph.nodes)
-        self.roles = roles(graph)
+        self.roles = roles(graph, multipliers)
         self.kept = {node.id for node in (*graph.outputs, *graph.updates.values())}
         self.home: dict[int, int] = {}
         self.groups: dict[int, Group] = {}
@@ -274,6 +278,8 @@ class _Fusion:
                 inside = [i for i in self.sources[id] if self.home.get(i) == name]
                 read_here = any(self.home[reader] == name for reader in self.readers[id])
                 if read_here or self._is_kept(id):
+                    continue
+                if is_for_products(self.nodes[id], [self.roles[i] for i in self.readers[id]]):
                     continue
                 if not all(self._is_stored(i, name, id) for i in inside):
                     continue

@@ -32,6 +32,7 @@ from .memory import Request, plan_arena
 from .plan import ALIGNMENT, Buffer, Kernel, Plan, Spec, copy_spec, may_share
 from .prepare import prepare
 from .specs import Work, kernels
+from .strided import Multipliers
 
 
 def lower(  # many parameters: all but the graph are what a backend asks for, by name
@@ -44,12 +45,14 @@ def lower(  # many parameters: all but the graph are what a backend asks for, by
     alignment: int = ALIGNMENT,
     segment: int | None = None,
     stored: Mapping[str, Parts] | None = None,
+    multipliers: Multipliers | None = None,
 ) -> Plan:
     """The plan of a graph whose sizes are all known.
 
     ``whole`` names the composites for which the target has kernels of their own, ``ended`` the ops by index whose kernels may end with what is
     element-wise after them; every value of the arena begins at a multiple of ``alignment`` bytes, and with ``segment`` none lies across a multiple
-    of that many. ``stored`` says of which parameters or states a leaf is made that holds several side by side, for a target that keeps them so.
+    of that many. ``stored`` says of which parameters or states a leaf is made that holds several side by side, for a target that keeps them so, and
+    ``multipliers`` which contractions read operands of fewer bits than f32 where they lie.
 
     States and parameters are updated in place where the kernel that computes the new value is the last to read the old one, and none that can fail comes
     after it.
@@ -60,7 +63,7 @@ def lower(  # many parameters: all but the graph are what a backend asks for, by
             raise ShapeError(
                 f"the sizes {', '.join(symbols)} are not known", hint="graph.bind(name=size) first"
             )
-    rules = _Rules(target, whole, ended, alignment, segment, stored or {})
+    rules = _Rules(target, whole, ended, alignment, segment, stored or {}, multipliers)
     return rules.plan(graph, dict(options or {})).verify()
 
 
@@ -74,11 +77,12 @@ class _Rules:
     alignment: int
     segment: int | None
     stored: Mapping[str, Parts]
+    multipliers: Multipliers | None
 
     def plan(self, graph: Graph, options: dict[str, Any]) -> Plan:
         """The plan of a graph."""
         prepared = prepare(graph, self.whole)
-        works, commit = committed(prepared, kernels(prepared, self.ended))
+        works, commit = committed(prepared, kernels(prepared, self.ended, self.multipliers))
         made = _Assembly(prepared, works, commit, self)
         made.name_parts(self.stored)
         return made.plan(graph, options)
@@ -91,7 +95,8 @@ class _Rules:
         graph = body_graph(kernel)
         prepared = prepare(graph, self.whole)
         works = sorted(
-            kernels(prepared, self.ended), key=lambda work: not _only_stacks_leaves(prepared, work)
+            kernels(prepared, self.ended, self.multipliers),
+            key=lambda work: not _only_stacks_leaves(prepared, work),
         )
         made = _Assembly(prepared, works, 0, self)
         return made.plan(graph, {}, all_in_place=True)

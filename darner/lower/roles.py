@@ -21,7 +21,15 @@ from ..graph.node import Node
 from ..graph.op import OPS
 from ..graph.types import TupleType
 from ..ops.faults import calls_host
-from .strided import is_readable, is_view, is_widening
+from .strided import (
+    Multipliers,
+    contractions,
+    is_readable,
+    is_rounding,
+    is_tf32,
+    is_view,
+    is_widening,
+)
 
 MOST_TAPS = 128
 """Elements of a window, in a kernel of pooling: what is done for each is written out."""
@@ -77,8 +85,9 @@ def stays_whole(node: Node) -> bool:
     return node.dtype.is_float and small and math.prod(map(int, counts)) > 1
 
 
-def roles(graph: Graph) -> list[Role]:
-    """The part that each node of a graph plays."""
+def roles(graph: Graph, multipliers: Multipliers | None = None) -> list[Role]:
+    """The part that each node of a graph plays, on a target with these multipliers (that read all there is, when left out)."""
+    multipliers = Multipliers(contractions()) if multipliers is None else multipliers
     found: list[Role] = []
     numbers: list[bool] = []
     ends = {node.id for node in (*graph.outputs, *graph.updates.values())}
@@ -95,32 +104,49 @@ def roles(graph: Graph) -> list[Role]:
     for node in graph.nodes:
         if node.id in ends:
             continue
-        widened = is_widening(node) and _only_multiplied(graph, node)
-        if widened or (node.op.facts.decodes and _only_decoded(graph, node)):
+        names = _readers(node, multipliers)
+        if (names and _only_multiplied(graph, node, names)) or (
+            node.op.facts.decodes and _only_decoded(graph, node)
+        ):
             found[node.id] = "view"
     for node in graph.nodes:
         facts = node.op.facts
         if facts.whole or facts.reads_rows or facts.role == "loop":
             for operand in node.operands:
-                if found[operand.id] == "view" and not is_readable(node, operand):
+                if found[operand.id] == "view" and not is_readable(node, operand, multipliers):
                     found[operand.id] = "point"
     return found
 
 
-def _only_multiplied(graph: Graph, node: Node) -> bool:
-    """Whether all that is done with a 16-bit float as f32 is to multiply matrices, which read it as it is stored."""
+def _readers(node: Node, multipliers: Multipliers) -> frozenset[str]:
+    """The contractions that make a node of what lies in memory as they read that; none of most nodes."""
+    if is_widening(node):
+        return multipliers.halves
+    return multipliers.tf32 if is_tf32(node) else frozenset()
+
+
+def _only_multiplied(graph: Graph, node: Node, names: Collection[str]) -> bool:
+    """Whether all that is done with a float of fewer bits is to multiply it, in contractions of these names, which read it as it is stored."""
     stack = list(graph.users(node))
     while stack:
         user = stack.pop()
         if is_view(user):
             stack += graph.users(user)
-        elif user.op.name != "dot_general":
+        elif user.op.name not in names:
             return False
         else:
-            stored = {_stored(operand) for operand in user.operands}
-            if stored != {node.operands[0].dtype.name}:
+            slots = user.op.facts.multiplies
+            pairs = list(zip(user.operands, user.slots, strict=True))
+            if {_stored(x) for x, slot in pairs if slot in slots} != {_stored(node)}:
+                return False
+            if any(_source(x).id == node.id for x, slot in pairs if slot not in slots):
                 return False
     return bool(graph.users(node))
+
+
+def is_for_products(node: Node, readers: Collection[Role]) -> bool:
+    """Whether a value is rounded for products among its readers: they cannot make it of its operand, and a kernel for it alone would read that once more."""
+    return is_rounding(node) and not {"contract", "attention"}.isdisjoint(readers)
 
 
 def _only_decoded(graph: Graph, node: Node) -> bool:
@@ -159,9 +185,10 @@ def _source(node: Node) -> Node:
 
 
 def _stored(node: Node) -> str:
-    """The element type that an operand has in memory."""
-    while is_view(node):
-        (node,) = node.operands
+    """The element type that an operand has where it is multiplied."""
+    node = _source(node)
+    if is_tf32(node):
+        return "tf32"
     return (node.operands[0] if is_widening(node) else node).dtype.name
 
 

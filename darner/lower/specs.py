@@ -18,6 +18,7 @@ from ..graph.types import TupleType
 from ..ops.faults import can_fail
 from .fuse import Group, fuse
 from .roles import roles
+from .strided import Multipliers
 
 if TYPE_CHECKING:
     from .plan import Buffer
@@ -48,10 +49,13 @@ class Work:
     checks: tuple[int, ...] = ()
 
 
-def kernels(graph: Graph, ended: Collection[str] | None = None) -> list[Work]:
+def kernels(
+    graph: Graph, ended: Collection[str] | None = None, multipliers: Multipliers | None = None
+) -> list[Work]:
     """The kernels of a prepared graph, in an order in which they can run.
 
-    A view that is an output is copied by a kernel of its own. ``ended`` are the ops by index whose kernels may have epilogues.
+    A view that is an output is copied by a kernel of its own. ``ended`` are the ops by index whose kernels may have epilogues,
+    ``multipliers`` those of the target.
 
     >>> import darner
     >>> g = darner.Graph()
@@ -61,8 +65,8 @@ def kernels(graph: Graph, ended: Collection[str] | None = None) -> list[Work]:
     >>> [(work.kind, len(work.nodes)) for work in kernels(prepare(g))]
     [('contract', 2)]
     """
-    groups = fuse(graph, ended)
-    found = roles(graph)
+    groups = fuse(graph, ended, multipliers)
+    found = roles(graph, multipliers)
     outside = _read_outside(graph, groups, found)
     bodies = _Bodies(graph, outside, found)
     made = [bodies.work(group.kind, group.nodes) for group in groups]

@@ -8,6 +8,30 @@ from itertools import pairwise
 from math import prod
 
 from ..graph.node import Node
+from ..graph.op import OPS
+from ..graph.precision import TF32
+
+
+@dataclass(frozen=True)
+class Multipliers:
+    """Which contractions of a target read operands of fewer bits than f32 where they lie, and add their products in f32: by the names of the ops.
+
+    Attributes:
+        halves: those that read 16-bit floats, both operands of one type. What others multiply is f32 in memory, rounded where it is computed.
+        tf32: those that round what they read to tf32. For others it is rounded where it is computed.
+    """
+
+    halves: frozenset[str]
+    tf32: frozenset[str] = frozenset()
+
+
+def contractions() -> frozenset[str]:
+    """The ops that have kernels of their own in which operands are multiplied.
+
+    >>> "dot_general" in contractions(), "matmul" in contractions()
+    (True, False)
+    """
+    return frozenset(name for name, op in OPS.items() if op.facts.whole and op.facts.multiplies)
 
 
 def is_view(node: Node) -> bool:
@@ -35,10 +59,28 @@ def is_widening(node: Node) -> bool:
     return node.op.name == "cast" and node.dtype.name == "f32" and node.operands[0].dtype.is_half
 
 
-def strided(node: Node, *, widened: bool = False) -> Strided | None:
+def is_rounding(node: Node) -> bool:
+    """Whether a node is a float in fewer bits: what a product reads, and no product can make of what it reads."""
+    if node.op.name == "reduce_precision":
+        return True
+    return node.op.name == "cast" and node.dtype.is_half and node.operands[0].dtype.name == "f32"
+
+
+def is_tf32(node: Node) -> bool:
+    """Whether a node is an f32 with as many bits as tf32 has."""
+    attrs = node.attrs
+    return (
+        node.op.name == "reduce_precision"
+        and node.dtype.name == "f32"
+        and (attrs["exponent_bits"], attrs["mantissa_bits"]) == TF32
+    )
+
+
+def strided(node: Node, *, widened: bool = False, tf32: bool = False) -> Strided | None:
     """A node as strides over what it views, or None where no strides say it.
 
-    With ``widened``, an f32 that is a 16-bit float in memory is seen there.
+    With ``widened``, an f32 that is a 16-bit float in memory is seen there: contractions read it so. With ``tf32``, so is what a contraction rounds to
+    tf32 as it reads it.
 
     >>> import darner
     >>> g = darner.Graph()
@@ -49,12 +91,12 @@ def strided(node: Node, *, widened: bool = False) -> Strided | None:
     >>> strided(x.transpose((0, 2, 1)).reshape((8, 3))) is None
     True
     """
-    if widened and is_widening(node):
+    if (widened and is_widening(node)) or (tf32 and is_tf32(node)):
         return strided(node.operands[0])
     if not is_view(node):
         return Strided(node, 0, row_major(_sizes(node)))
     (x,) = node.operands
-    seen = strided(x, widened=widened)
+    seen = strided(x, widened=widened, tf32=tf32)
     if seen is None:
         return None
     attrs, name = node.attrs, node.op.name
@@ -88,19 +130,20 @@ def strided(node: Node, *, widened: bool = False) -> Strided | None:
     return None if again is None else Strided(seen.base, offset, again)
 
 
-def is_readable(user: Node, operand: Node) -> bool:
+def is_readable(user: Node, operand: Node, multipliers: Multipliers) -> bool:
     """Whether a kernel that works on matrices can read an operand as it lies; it is copied first where not.
 
     A product of matrices needs its free axes to be one, and its summed axes; attention and convolutions need rows without gaps, and a loop steps without.
     """
-    seen = strided(operand, widened=user.op.name == "dot_general")
+    name = user.op.name
+    seen = strided(operand, widened=name in multipliers.halves, tf32=name in multipliers.tf32)
     if seen is None:
         return False
     if user.op.facts.role == "loop":
         slots = [slot for i, slot in zip(user.inputs, user.slots, strict=True) if i == operand.id]
         return all(is_stepwise(operand, slot == "xs") for slot in slots)
     sizes = _sizes(operand)
-    if user.op.name != "dot_general":
+    if name != "dot_general":
         contiguous = operand.rank < 2 or seen.strides[-1] == 1 or sizes[-1] == 1
         return contiguous if user.op.facts.reads_rows else seen.strides == row_major(sizes)
     for side, place in (("a", 0), ("b", 1)):

@@ -1,4 +1,4 @@
-"""All of darner's ops. A room is imported when one of its names is asked for: ``g.fft`` imports ``fourier``.
+"""All of darner's ops. A module is imported when a name of it is asked for: ``g.fft`` imports ``fourier.transforms``.
 
 A room a family, each of which says where to begin. Rooms import from rooms before them only, as in this order:
 
@@ -12,13 +12,3 @@ A room a family, each of which says where to begin. Rooms import from rooms befo
 Beside them stand what declarations are written with: ``declare`` (an element-wise op in one call), ``samples`` (typical calls), ``axes`` (what rules of
 batches and gradients do to axes) and ``faults`` (what only data can make wrong). Begin with ``declare`` and ``elementwise.functions``.
 """
-
-from importlib import import_module
-from pkgutil import iter_modules
-from types import ModuleType
-
-
-def __getattr__(name: str) -> ModuleType:
-    if any(name == module.name for module in iter_modules(__path__)):
-        return import_module(f".{name}", __name__)
-    raise AttributeError(f"darner.ops has no room {name!r}")

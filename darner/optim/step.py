@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..graph import dtypes
@@ -138,7 +138,7 @@ class Summing(Optimizer):
         return cls(multipliers=factors, of=optimizer)
 
 
-# many parameters: the last two are options, by name.
+# many parameters: the last three are options, by name.
 def add_updates(
     graph: Graph,
     optimizer: Optimizer,
@@ -147,12 +147,13 @@ def add_updates(
     *,
     due: bool = False,
     known_as: Mapping[str, KnownAs] | None = None,
+    checked: Callable[[list[Node]], list[Node]] | None = None,
 ) -> None:
     """Add to a graph what an optimizer makes of parameters and their gradients.
 
     With ``accumulate`` the graph finds out itself whether a run makes an update, and computes it in every run; if every
     run of the graph is known to make one, it is ``due``. A leaf that stands for several parameters has the options of the one that it is
-    ``known_as``.
+    ``known_as``. The gradients of an update, the mean over the runs that share it, pass through ``checked`` before they are clipped.
     """
     wide = [as_dtype(gradient, _computed(gradient.dtype)) for gradient in gradients]
     if isinstance(optimizer, Summing):
@@ -163,7 +164,8 @@ def add_updates(
         return
     widest = dtypes.f64 if any(leaf.dtype is dtypes.f64 for leaf in leaves) else dtypes.f32
     clock = Clock(graph, optimizer, widest, due)
-    limited = _clipped(clock, [_mean(clock, *pair) for pair in zip(leaves, wide, strict=True)])
+    means = [_mean(clock, *pair) for pair in zip(leaves, wide, strict=True)]
+    limited = _clipped(clock, means if checked is None else checked(means))
     for leaf, gradient in zip(leaves, limited, strict=True):
         # What updates a parameter belongs to its place in the model and its line in the user's code.
         with graph.derived_from(leaf):

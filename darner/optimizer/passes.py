@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, overload
@@ -126,7 +126,7 @@ def optimize(  # many parameters: they are the user's options, by name
     return (result, OptimizeReport([work.report])) if report else result
 
 
-def optimize_training(
+def optimize_training(  # many parameters: they are the user's options, by name
     graph: Graph,
     wrt: Any = None,
     *,
@@ -134,17 +134,19 @@ def optimize_training(
     level: int = 2,
     side_by_side: bool | SideBySide = True,
     budget: Budget = USUAL,
+    differentiate: Callable[[Graph], Graph] | None = None,
 ) -> tuple[Graph, OptimizeReport]:
     """The graph of a loss and its gradients, optimized before and after differentiation.
 
     Before, so that the gradient is that of the better form (one wide product has one wide gradient); after, for what
-    only the whole shows. The result's outputs are those of ``value_and_grad``. ``side_by_side`` as in ``optimize``.
+    only the whole shows. The result's outputs are those of ``value_and_grad``, or of ``differentiate`` where that is given in its place. ``side_by_side``
+    as in ``optimize``.
     """
     options: dict[str, Any] = {"target": target, "level": level, "budget": budget, "report": True}
     options["side_by_side"] = side_by_side
     with without_collection():
         forward, first = optimize(graph, before_gradient=True, **options)
-        both = value_and_grad(forward, wrt)
+        both = value_and_grad(forward, wrt) if differentiate is None else differentiate(forward)
         result, second = optimize(both, **options)
     first.passes[0].name = "forward"
     second.passes[0].name = "training"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ..backends.base.registry import DEFAULT_DEVICE, backend_of, built_in, meant
 from ..graph.errors import ArgumentError, nearest
+from ..graph.precision import Precision, check_precision
 from ..optim.base import Optimizer
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ class SessionConfig:
         optimizer: how parameters follow from gradients, of ``darner.optim``. Without one a training session computes loss
             and gradients until ``set_learning_rate``, ``set_adam`` or ``set_optimizer`` is called.
         threads: how many threads run a step; as many as there are cores when left out.
-        precision: of f32 arithmetic. Only ``"f32"``: f32 means f32. Other types are the graph's own.
+        precision: what contractions of f32 operands multiply in: ``"f32"``, ``"tf32"``, ``"bf16"`` or ``"f16"``. Their operands are rounded, sums and everything
+            else stay f32; with ``"f16"`` training scales its loss. What a graph has in other types is computed in these.
         level: of optimization. 0: only what nothing needs is dropped; 1: canonical form; 2: equality saturation block by
             block; 3: and of the whole graph besides.
         seed: of initialisers.
@@ -62,7 +64,7 @@ class SessionConfig:
     mode: Mode = "train"
     optimizer: Optimizer | None = None
     threads: int | None = None
-    precision: str = "f32"
+    precision: Precision = "f32"
     level: int = 2
     seed: int = 0
     init: Rule | Mapping[str, Rule] | None = None
@@ -86,11 +88,7 @@ class SessionConfig:
             raise ArgumentError("an inference session has no optimizer", hint="mode='train'")
         if self.threads is not None:
             _whole("threads", self.threads, 1)
-        if self.precision != "f32":
-            raise ArgumentError(
-                f"precision {self.precision!r} is not offered: 'f32' is",
-                hint="declare inputs and parameters as f16 or bf16 to store and compute with these",
-            )
+        check_precision(self.precision)
         if isinstance(self.level, bool) or self.level not in LEVELS:
             raise ArgumentError(f"level is 0, 1, 2 or 3, got {self.level!r}")
         check_seed(self.seed)

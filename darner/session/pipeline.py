@@ -17,11 +17,21 @@ from ..graph.errors import ArgumentError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.parts import Parts
+from ..graph.precision import Precision
 from ..lower.plan import Plan
 from ..ops.random.bits import STEP
 from ..optim.base import Optimizer
+from ..optim.loss_scale import (
+    add_scaled_updates,
+    all_finite,
+    guard,
+    is_scaled,
+    value_and_scaled_grad,
+    with_loss_scale,
+)
 from ..optim.step import add_updates, trained_parameters
-from ..transforms.gradients import select
+from ..transforms.gradients import select, value_and_grad
+from ..transforms.precision import Rounded, rounded_products
 from .config import SessionConfig
 from .groups import Wishes, wishes_of
 from .setup import split
@@ -105,6 +115,8 @@ def update_graph(graph: Graph, optimizer: Optimizer) -> Graph:
         leaves.append(leaf)
         gradients.append(result.input(GRADIENT + name, leaf.shape, leaf.dtype))
     add_updates(result, optimizer, leaves, gradients, due=True)
+    if is_scaled(graph):
+        guard(result, all_finite(result, gradients))
     return result.toposort()
 
 
@@ -113,9 +125,8 @@ def attach(full: Graph, optimizer: Optimizer | None, names: Sequence[str], keep:
     graph = full.copy()
     count = len(full.outputs) - len(names)
     outputs, gradients = list(graph.outputs[:count]), list(graph.outputs[count:])
-    if optimizer is not None:
-        leaves = [graph.parameters[name] for name in names]
-        add_updates(graph, optimizer, leaves, gradients, due=True)
+    leaves = [graph.parameters[name] for name in names]
+    gradients = add_scaled_updates(graph, optimizer, leaves, gradients)
     graph.set_outputs([*outputs, *gradients] if keep else outputs)
     return graph.toposort()
 
@@ -161,14 +172,16 @@ class Pipeline:
             wishes = self._wishes(optimizer, names, keep)
             groups = wishes.granted
             if (names, groups) not in self._optimized:
+                gradient = _Gradient(self.config.precision, list(names))
                 found = optimize_training(
                     self.graph,
                     list(names),
                     level=self.config.level,
                     target=self.target,
                     side_by_side=groups,
+                    differentiate=gradient,
                 )
-                self._optimized = {(names, groups): found}
+                self._optimized = {(names, groups): gradient.told(*found)}
         full, plain = self._optimized[names, groups]
         with timed("lower"):
             parts: dict[str, Parts] = {}
@@ -206,11 +219,48 @@ class Pipeline:
             graph, report = optimize_inference(
                 without_dropout(self.graph), level=self.config.level, target=self.target
             )
+            rounded = rounded_products(graph, self.config.precision)
+            graph, report = _told(rounded, rounded.graph, report)
         with timed("lower"):
             first, rest, names = split(_labelled(graph, self.graph))
             step = lower_for(self.config.device, rest, options)
             setup = None if first is None else lower_for(self.config.device, first, options)
         return Plans(step, setup, names, len(self.graph.outputs), (), lambda: report)
+
+
+def session_graph(graph: Graph, config: SessionConfig) -> Graph:
+    """The graph that a session has of the user's: a copy, and with f16 in training the states of loss scaling in it."""
+    if config.precision == "f16" and config.trains:
+        return with_loss_scale(graph).freeze()
+    return graph.copy().freeze()
+
+
+class _Gradient:
+    """Outputs and gradients of an optimized loss, with contractions that multiply in the precision of a session.
+
+    Rounding comes after differentiation, so that gradients are sums in f32 too, and before the graph is optimized once more. With f16 the cotangent of
+    the loss is scaled, and so are the gradients.
+    """
+
+    def __init__(self, precision: Precision, names: list[str]) -> None:
+        self.precision = precision
+        self.names = names
+        self.rounded: Rounded | None = None
+
+    def __call__(self, forward: Graph) -> Graph:
+        both = value_and_scaled_grad if is_scaled(forward) else value_and_grad
+        self.rounded = rounded_products(both(forward, self.names), self.precision)
+        return self.rounded.graph
+
+    def told(self, graph: Graph, report: OptimizeReport) -> tuple[Graph, OptimizeReport]:
+        """What the optimizer made of it, and its report with a line on precision."""
+        return graph, report if self.rounded is None else _told(self.rounded, graph, report)[1]
+
+
+def _told(rounded: Rounded, graph: Graph, report: OptimizeReport) -> tuple[Graph, OptimizeReport]:
+    """A graph, and the report with a line on what it computes in what, if that is not f32."""
+    notes = [] if rounded.precision == "f32" else [rounded.note]
+    return graph, report.with_notes(notes)
 
 
 def without_dropout(graph: Graph) -> Graph:

@@ -8,9 +8,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from ..graph.data import Array
 from ..graph.errors import FormatError
+from ..graph.types import TensorType
 from ..io.atomic import Path
 from ..io.reading import parse_json, shown
+from ..optim.loss_scale import PREFIX as SCALING
 from .checkpoint import Checkpoint
 
 OPTIMIZER_KEY = "session.optimizer"
@@ -45,6 +48,19 @@ def translated(path: Path, checkpoint: Checkpoint) -> Checkpoint:
     if states:
         metadata |= {STATES_KEY: json.dumps(list(states)), OPTIMIZER_KEY: "Adam"}
     return Checkpoint(parameters, states, metadata)
+
+
+def with_loss_scale_apart(
+    states: Mapping[str, Array], needed: Mapping[str, TensorType]
+) -> tuple[dict[str, Array], dict[str, TensorType]]:
+    """States of a file and those that a session has, without a loss scale that only one of them has.
+
+    So what was learned in one precision goes on in another.
+    """
+    scale = [name for name in (*states, *needed) if name.startswith(SCALING)]
+    alone = {name for name in scale if not (name in states and name in needed)}
+    kept = {name: value for name, value in states.items() if name not in alone}
+    return kept, {name: type_ for name, type_ in needed.items() if name not in alone}
 
 
 def listed_mismatches(path: Path, mismatches: tuple[str, ...], metadata: Mapping[str, str]) -> str:

@@ -25,6 +25,7 @@ from ..io.atomic import Path
 from ..lower.plan import Plan
 from ..optim.adam import Adam
 from ..optim.base import Optimizer
+from ..optim.loss_scale import SCALE, is_scaled
 from ..optim.sgd import SGD
 from .binding import into, known
 from .checkpoint import Checkpoint, fit, load_checkpoint, save_checkpoint
@@ -33,9 +34,16 @@ from .config import SessionConfig, check_seed
 from .initialise import check_rules
 from .inspecting import Inspector, norm
 from .leaves import Leaves
-from .pipeline import Plans, check_leaves
+from .pipeline import Plans, check_leaves, session_graph
 from .programs import ClosedError
-from .restoring import OPTIMIZER_KEY, STATES_KEY, listed_mismatches, names_in, translated
+from .restoring import (
+    OPTIMIZER_KEY,
+    STATES_KEY,
+    listed_mismatches,
+    names_in,
+    translated,
+    with_loss_scale_apart,
+)
 from .running import Runner
 from .training import Learner
 from .values import Values
@@ -82,7 +90,7 @@ class Session:
         graph.verify()
         check_leaves(graph)
         check_rules(config.init)
-        self._graph = graph.copy().freeze()
+        self._graph = session_graph(graph, config)
         self._config = config
         self._closed = False
         self._values = Values(self._graph, config, given)
@@ -379,6 +387,12 @@ class Session:
         with self._using("adam_step"):
             self._learner.separate_step(Adam(lr, beta1=beta1, beta2=beta2, epsilon=epsilon))
 
+    @property
+    def loss_scale(self) -> float:
+        """The factor of the loss in training with ``precision="f16"``, as the last step left it; 1.0 where there is none."""
+        with self._using("loss_scale"):
+            return float(self._values.read(SCALE)) if is_scaled(self._graph) else 1.0
+
     # ------------------------------------------------------------- gradients
 
     def has_param_grad(self, name: str) -> bool:
@@ -502,6 +516,7 @@ class Session:
                 found.is_foreign
             ):  # weights of another program: states are restored where it has them
                 needed = {name: type_ for name, type_ in needed.items() if name in states}
+            states, needed = with_loss_scale_apart(states, needed)
             own = self._values.as_kept(found.parameters)
             trimmed = Checkpoint(own, states, found.metadata)
             made = fit(trimmed, wanted, needed, strict=strict)

@@ -17,7 +17,7 @@ from ..graph.node import Node
 from ..graph.parts import Parts
 from ..graph.types import TensorType
 from ..optim.base import KnownAs, Optimizer
-from ..optim.step import add_updates
+from ..optim.loss_scale import add_scaled_updates
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Stored:
             leaf = leaves[name]
             first = next(iter(parts.types(TensorType(leaf.shape, leaf.dtype)).items()))
             known[name] = (first[0], first[1].shape)
-        add_updates(graph, optimizer, self.trained, self.gradients, due=True, known_as=known)
+        add_scaled_updates(graph, optimizer, self.trained, self.gradients, known)
         for state in graph.states:
             for name, parts in blocks.items():
                 if state.startswith(f"{name}/"):

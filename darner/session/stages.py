@@ -33,7 +33,7 @@ from ..io.memory import format_size
 from ..lower.plan import Plan
 from ..optim.base import Optimizer, matrices_only
 from .config import SessionConfig
-from .pipeline import Pipeline, Plans, check_leaves
+from .pipeline import Pipeline, Plans, check_leaves, session_graph
 from .progress import Phases
 from .values import kept_type, leaf_type
 
@@ -65,7 +65,7 @@ class LirModule(GraphModule, stage="lir"):
     ) -> None:
         super().__init__(graph)
         with Calling("LirModule"):
-            _check_fit(graph, plans, config)
+            _check_fit(session_graph(graph, config), plans, config)
         self.graph = graph.copy().freeze()
         self.plans = plans
         self.config = config
@@ -104,7 +104,8 @@ class LirModule(GraphModule, stage="lir"):
         phases = Phases(graph.name, config.progress)
         with phases.shown(), without_collection():
             backend_of(config.device).warm_up()
-            plans = Pipeline(graph.copy().freeze(), config).plans(config.optimizer, phases.timed)
+            pipeline = Pipeline(session_graph(graph, config), config)
+            plans = pipeline.plans(config.optimizer, phases.timed)
         return cls(graph, plans, config)
 
     def bind(self, bindings: Mapping[str, Dim] | None = None, **sizes: Dim) -> NoReturn:

@@ -31,7 +31,7 @@ class Embedder:
         model: the architecture.
         owner: a session that has its parameters, which all others use.
         tokenizer: of its folder.
-        options: of the sessions (``threads``, ``device``).
+        options: of the sessions (``threads``, ``device``, ``precision``).
     """
 
     model: Bert

@@ -60,7 +60,7 @@ class Generator:
         vocabulary: to read and write text; without it, prompts are tokens.
         ends: tokens that end a text.
         limit: tokens of prompt and answer together; the model's own limit when left out.
-        options: of the sessions (``threads``, ``device``).
+        options: of the sessions (``threads``, ``device``, ``precision``).
     """
 
     model: CausalLM

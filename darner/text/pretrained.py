@@ -40,7 +40,7 @@ def load(
     Args:
         path_or_id: see ``load.folder``.
         dtype: of weights and arithmetic; narrower types round the weights.
-        session_options: of the sessions: ``threads``, ``device``.
+        session_options: of the sessions: ``threads``, ``device``, ``precision``.
     """
     found = pretrained(path_or_id, dtype=dtype, allow_rounding=dtype in ("bf16", "f16"))
     if not isinstance(found.model, CausalLM):

@@ -53,6 +53,7 @@ class Validator:
             share=trained,
             device=config.device,
             threads=config.threads,
+            precision=config.precision,
             level=config.level,
             cache=config.cache,
             progress=config.progress,

@@ -59,6 +59,20 @@ def test_a_text_becomes_a_folder_that_writes_like_it(corpus, config, run, tmp_pa
     assert written.strip() in WORDS * 2
 
 
+def test_a_precision_is_kept_with_the_training_and_passed_on(corpus, config, run, tmp_path):
+    out = tmp_path / "out"
+    asked = ("--text", corpus, "--model", config, "--out", out, "--steps", 30, "--sample", 0)
+    code, _, _ = run("train", *asked, *FAST, "--precision", "f16")
+    assert code == 0
+    assert json.loads((out / "train.json").read_text())["precision"] == "f16"
+    code, _, _ = run("train", "--resume", out, "--steps", 32, "--sample", 0)
+    assert code == 0
+    code, written, _ = run("generate", out, "the ", "--max-new-tokens", 2, "--precision", "bf16")
+    assert (code, written[:4]) == (0, "the ")
+    with pytest.raises(SystemExit, match="2"):
+        run("generate", out, "the ", "--precision", "half")
+
+
 def test_a_stopped_training_goes_on_to_the_same_weights(corpus, config, run, tmp_path, monkeypatch):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     asked = ("--text", corpus, "--model", config, "--steps", 14, "--validate-every", 6, *FAST)

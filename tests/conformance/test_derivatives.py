@@ -28,7 +28,7 @@ UNDEFINED = {("var", 8): "one element less one: 0 / 0"}
 AT_A_KINK = {("max_pool_backward", 7): "every element of a window is equal"}
 """Samples where the derivative jumps: a difference across the jump means nothing."""
 
-STRAIGHT_THROUGH = {"fake_quantize"}
+STRAIGHT_THROUGH = {"fake_quantize", "reduce_precision"}
 """Ops whose derivative is, on purpose, not that of their steps; PyTorch says what it is."""
 
 READS_HALF = {"cholesky"}

@@ -28,7 +28,7 @@ needs_ptxas = pytest.mark.skipif(
 
 
 def assembled(text, arch):
-    """What the assembler tells of a kernel: registers, and bytes of the stack, of spills and of shared memory."""
+    """What the assembler tells of a kernel: registers, bytes of the stack, of spills and of shared memory, and how often it says that speed is lost."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "kernel.ptx")
         source.write_text(text)
@@ -48,4 +48,6 @@ def assembled(text, arch):
         "shared": r"(\d+) bytes smem",
     }
     counts = {name: re.findall(pattern, told.stderr) for name, pattern in patterns.items()}
-    return {name: max(map(int, found), default=0) for name, found in counts.items()}
+    told_of = {name: max(map(int, found), default=0) for name, found in counts.items()}
+    # Products of warpgroups that wait for each other, or whose registers are moved about.
+    return told_of | {"losses": len(re.findall(r"C75\d\d", told.stderr))}

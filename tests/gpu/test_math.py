@@ -344,6 +344,9 @@ def test_threads_that_share_a_word_write_their_own_bits(dtype, monkeypatch):
 # --------------------------------------------------------------------------- GPUs that can do less
 
 
+ATTRIBUTES = {"cast": {"to": f32}, "reduce_precision": {"exponent_bits": 5, "mantissa_bits": 7}}
+
+
 def plan_of(op, dtype):
     """A plan of one op on a few elements."""
     g = Graph()
@@ -351,8 +354,7 @@ def plan_of(op, dtype):
     nodes = [g.input(str(i), (3,), dtype) for i in range(count)]
     if op == "where":
         nodes[0] = g.input("condition", (3,), "bool")
-    attributes = {"to": f32} if op == "cast" else {}
-    g.set_outputs([call(OPS[op], g, nodes, attributes)])
+    g.set_outputs([call(OPS[op], g, nodes, ATTRIBUTES.get(op, {}))])
     return lower_for("gpu", g)
 
 

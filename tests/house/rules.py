@@ -98,7 +98,7 @@ def cycles_of_modules(modules: Modules) -> Iterator[Offence]:
 
 @rule("cycles_of_rooms")
 def cycles_of_rooms(modules: Modules) -> Iterator[Offence]:
-    """Rooms of ``ops`` import each other without a circle: a room is loaded as a whole, with those that it needs."""
+    """Rooms of ``ops`` import each other without a circle: a reader walks through them in one order."""
     graph: dict[str, set[str]] = {}
     for module in modules.values():
         room = _room(module.name)

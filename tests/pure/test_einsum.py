@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import darner
 from darner import ArgumentError, Graph, ShapeError
+from darner.ops.linalg.einsum import einsum
 
 
 def evaluate(equation, *arrays):
@@ -173,7 +174,7 @@ def test_operands_may_be_ids_arrays_or_one_list():
             g.einsum("ij,jk->ik", a.id, b.id),
             g.einsum("ij,jk->ik", [a, b]),
             g.einsum("ij,jk->ik", a, weights),
-            darner.ops.linalg.einsum.einsum("ij,jk->ik", a, b),
+            einsum("ij,jk->ik", a, b),
         ]
     )
     values = normal(3, 4)

@@ -8,8 +8,8 @@ from dataclasses import fields
 import pytest
 
 from darner import transforms as transforms
-from darner._rooms import ROOMS
-from darner.graph.op import OPS
+from darner._homes import HOMES
+from darner.graph.op import BUILDERS, OPS
 from darner.interpreter import run as run
 from darner.transforms import cost as cost
 
@@ -73,7 +73,7 @@ print(json.dumps({{n: rules(i) if isinstance(i, Op) else [] for n, i in declared
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("names", ROOMS.values(), ids=list(ROOMS))
+@pytest.mark.parametrize("names", HOMES.values(), ids=list(HOMES))
 def test_an_op_that_is_the_first_to_be_asked_for_has_all_its_rules(names):
     expected = {
         op.name: sorted(f.name for f in fields(op.rules) if getattr(op.rules, f.name) is not None)
@@ -103,6 +103,32 @@ else:
 
 
 def test_tables_list_ops_in_one_order_whatever_was_asked_for_first():
-    one_by_one = f"for name in {sorted(OPS, reverse=True)!r}: darner.graph.op.get_op(name)"
-    orders = [list(records(f"{asked}\nlist(OPS), list(BUILDERS)")) for asked in ("", one_by_one)]
+    one_by_one = f"for name in {sorted(OPS, reverse=True)!r}: OPS[name]\n"
+    lists = "from darner.graph.op import BUILDERS, OPS\n{}print(*OPS, *BUILDERS)"
+    orders = [
+        subprocess.check_output([sys.executable, "-c", lists.format(asked)], text=True)
+        for asked in ("", one_by_one)
+    ]
     assert orders[0] == orders[1]
+    assert set(orders[0].split()) == {*OPS, *BUILDERS}
+
+
+def test_threads_that_ask_for_all_ops_at_once_get_them():
+    program = """
+import threading
+from darner._homes import HOMES
+from darner.graph.op import op_or_builder
+names = [name for names in HOMES.values() for name in names.split()]
+found, together = [], threading.Barrier(8)
+def ask(first):
+    together.wait()
+    found.extend(op_or_builder(name).name for name in names[first::8] + names[::-1] + names)
+threads = [threading.Thread(target=ask, args=(first,)) for first in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(len(found) - 17 * len(names))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("0\n", "")

@@ -212,7 +212,9 @@ def test_wrong_configurations_are_refused():
         "mode is 'train' or 'infer', got 'guess'": {"mode": "guess"},
         "level is 0, 1, 2 or 3, got 9": {"level": 9},
         "threads is a whole number of at least 1, got 0": {"threads": 0},
-        "precision 'bf16' is not offered: 'f32' is": {"precision": "bf16"},
+        "precision is one of 'f32', 'tf32', 'bf16', 'f16', got 'bfloat16'; did you mean 'bf16'?": {
+            "precision": "bfloat16"
+        },
         "optimizer is one of darner.optim's, got 'adam'": {"optimizer": "adam"},
         "an inference session has no optimizer": {"optimizer": optim.SGD(1.0), "mode": "infer"},
         "SessionConfig has no 'thread'; did you mean 'threads'?": {"thread": 2},

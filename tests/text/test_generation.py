@@ -200,3 +200,13 @@ def test_learning_changes_what_is_written(made):
 def test_buckets_are_never_shorter_and_at_most_half_as_long_again():
     for length in range(1, 3000):
         assert length <= bucket(length) <= max(16, 1.5 * length)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "f16"])
+def test_texts_in_a_lower_precision_are_those_of_recomputation_in_it(made, precision):
+    _, model, owner = made
+    prompt, options = [5, 17, 80, 3, 3, 41, 9], {"precision": precision}
+    found = Generator(model, owner, options=options).generate(prompt, max_new_tokens=12)
+    graph = model.inference_graph(batch=1, length=96)
+    with darner.build_inference_session(graph, share=owner, **options) as wide:
+        assert found.tokens == recomputed(wide, prompt, 12)

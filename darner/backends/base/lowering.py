@@ -41,6 +41,7 @@ def lower_for(
             alignment=rules.alignment,
             segment=segment,
             stored=stored,
+            multipliers=rules.multipliers,
         )
         rules.check(plan, graph)
         lacking = [(k, spec) for k, spec in written_specs(plan) if not rules.runs(spec)]

@@ -8,6 +8,7 @@ from sys import maxsize
 
 from ...graph.graph import Graph
 from ...lower.plan import ALIGNMENT, Plan, Spec
+from ...lower.strided import Multipliers
 
 
 def _any_spec(spec: Spec) -> bool:
@@ -28,6 +29,7 @@ class LowerRules:
         largest: bytes of its largest piece of memory; a larger arena lies in several.
         ended: the ops by index whose kernels may end with what is element-wise after them.
         side_by_side: whether its programs keep several parameters in one buffer, each known by its own name (``Buffer.parts``).
+        multipliers: which contractions read operands of fewer bits than f32 where they lie; all that there are, when left out.
         check: raises where a value of a plan, made of a graph, is more than the device can hold.
     """
 
@@ -36,4 +38,5 @@ class LowerRules:
     largest: int = maxsize
     ended: Collection[str] = ()
     side_by_side: bool = False
+    multipliers: Multipliers | None = None
     check: Callable[[Plan, Graph], None] = _fits

@@ -40,14 +40,18 @@ class CpuBackend(Backend):
 
     def rules(self, machine: Machine) -> LowerRules:
         """It runs what a template has code for."""
+        from ...codegen.problems.conv import CONVOLUTIONS
         from ...lower.roles import ended_ops
+        from ...lower.strided import Multipliers, contractions
         from ..base.rules import LowerRules
         from .kernels import template_of
 
         def has_code(spec: Spec) -> bool:
             return template_of(spec) is not None
 
-        return LowerRules(has_code, ended=ended_ops(), side_by_side=True)
+        # Convolutions read f32, or all of one 16-bit type.
+        multipliers = Multipliers(contractions().difference(CONVOLUTIONS))
+        return LowerRules(has_code, ended=ended_ops(), side_by_side=True, multipliers=multipliers)
 
     def compile(self, plan: Plan, request: Request) -> Program:
         """The plan as native code."""

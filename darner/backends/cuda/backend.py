@@ -56,7 +56,7 @@ class CudaBackend(Backend):
         """It runs what a template has code for, as far as its memory goes."""
         from ..base.limits import check_loops, check_values
         from ..base.rules import LowerRules
-        from .kernels import limits_of, template_of
+        from .kernels import limits_of, multipliers_of, template_of
         from .machine import ALIGNMENT
 
         limits = limits_of(machine)
@@ -69,6 +69,7 @@ class CudaBackend(Backend):
             lambda spec: template_of(spec, machine) is not None,
             alignment=ALIGNMENT,
             largest=limits.segment,
+            multipliers=multipliers_of(machine),
             check=check,
         )
 

@@ -113,3 +113,5 @@ def add_passes(passes: Passes) -> None:
     passes.add_sroa_pass()
     passes.add_simplify_cfg_pass()
     passes.add_instruction_combine_pass()
+    # Or else the assembler waits for a warpgroup's products at the head of their loop (C7517).
+    passes.add_simplify_cfg_pass()

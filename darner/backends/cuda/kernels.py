@@ -7,10 +7,13 @@ from ...codegen.simt.dispatch import Written
 from ...codegen.simt.template import Template
 from ...graph.errors import UnsupportedError
 from ...lower.plan import Plan, Spec
+from ...lower.strided import Multipliers, contractions
 from ..base.limits import Limits, check_scratch, last_op
-from .machine import ALIGNMENT, Machine
+from .attention.template import TENSOR_ATTENTION
+from .contract.template import PLAIN_CONTRACT, TENSOR_CONTRACT
+from .machine import ALIGNMENT, TENSOR_CORES, Machine
 
-OWN: tuple[Template, ...] = ()
+OWN: tuple[Template, ...] = (TENSOR_ATTENTION, TENSOR_CONTRACT, PLAIN_CONTRACT)
 """The families of kernels on tensor cores, those with the best code first."""
 
 
@@ -18,6 +21,12 @@ def limits_of(machine: Machine) -> Limits:
     """How much a GPU holds: what its memory does."""
     most = machine.memory // ALIGNMENT * ALIGNMENT
     return Limits(f"the memory of '{machine.name}'", most, most, "all of it")
+
+
+def multipliers_of(machine: Machine) -> Multipliers:
+    """Which contractions read operands of fewer bits where they lie: all those of 16-bit floats, and products of matrices that round to tf32 on tensor cores."""
+    tf32 = {"dot_general"} if machine.capability >= TENSOR_CORES else ()
+    return Multipliers(contractions(), frozenset(tf32))
 
 
 def template_of(spec: Spec, machine: Machine) -> Template | None:

@@ -21,6 +21,9 @@ ALIGNMENT = 256
 
 Capability = tuple[int, int]
 
+TENSOR_CORES: Capability = (8, 0)
+"""The first generation whose tensor cores multiply bf16, f16 and tf32 and add in f32, as code here has them do."""
+
 _CHIPS: dict[Capability, tuple[str, int, int, int, int]] = {
     (7, 0): ("V100", 80, 96, 6, 16),
     (7, 5): ("T4", 40, 64, 4, 16),

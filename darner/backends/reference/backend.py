@@ -41,9 +41,12 @@ class ReferenceBackend(Backend):
     def rules(self, machine: Keyed) -> LowerRules:
         """It runs everything."""
         from ...lower.roles import ended_ops
+        from ...lower.strided import Multipliers, contractions
         from ..base.rules import LowerRules
 
-        return LowerRules(ended=ended_ops())
+        return LowerRules(
+            ended=ended_ops(), multipliers=Multipliers(contractions(), contractions())
+        )
 
     def compile(self, plan: Plan, request: Request) -> Program:
         """The plan with memory."""

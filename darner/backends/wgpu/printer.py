@@ -79,7 +79,6 @@ class Printer(Values):
     def variable(
         self, initial: Operand, name: str = "v", dtype: DType | None = None, width: int = 1
     ) -> Cell:
-        """See ``Simt``."""
         if dtype is not None and not isinstance(initial, Text) and not hasattr(initial, "constant"):
             initial = self.constant(initial, dtype, width)
         if not hasattr(initial, "type"):
@@ -89,14 +88,12 @@ class Printer(Values):
         return Cell(initial.type, found, self, is_signed(initial))
 
     def assign(self, variable: Operand, value: Operand) -> None:
-        """See ``Variable.set``."""
         text = self.literal(value, variable).whole
         if text != variable.raw:
             self.line(f"{variable.raw} = {text};")
             variable.change()
 
     def assign_part(self, variable: Operand, part: int, value: Operand) -> None:
-        """See ``Variable``."""
         self.line(f"{variable.raw}.{'xyzw'[part]} = {self.literal(value, variable).whole};")
         variable.change()
 
@@ -109,14 +106,12 @@ class Printer(Values):
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """See ``Simt``."""
         with ExitStack() as stack:
             for scope in list(self.scopes):
                 stack.enter_context(scope())
             yield
 
     def trial(self, body: Callable[[], None]) -> int:
-        """See ``Simt``."""
         before = len(self.lines)
         with self.scope():
             body()
@@ -126,7 +121,6 @@ class Printer(Values):
 
     @contextmanager
     def if_(self, *conditions: Operand) -> Iterator[None]:
-        """See ``Simt``."""
         left = [condition for condition in conditions if condition is not None]
         if not left:
             with self.scope():
@@ -141,7 +135,6 @@ class Printer(Values):
 
     @contextmanager
     def else_(self) -> Iterator[None]:
-        """See ``Simt``."""
         if self._else_at != len(self.lines):
             raise InternalError("'else_' follows the block of an 'if_'")
         self.lines.pop()
@@ -160,7 +153,6 @@ class Printer(Values):
     def for_(
         self, first: Operand, last: Operand, step: Operand = 1, name: str = "i"
     ) -> Iterator[Text]:
-        """See ``Simt``."""
         like = next((x for x in (first, last) if isinstance(x, Text)), None)
         signed = like is not None and like.signed
         i = Text(integer(32), self.called(name), self, signed=signed)
@@ -177,7 +169,6 @@ class Printer(Values):
         following: Callable[[Value], Value],
         name: str = "i",
     ) -> Iterator[Text]:
-        """See ``Simt``."""
         i = Text(integer(32), self.called(name), self)
         begin = self.literal(first, i).whole
         test, after = (self.expression(f(i)) for f in (condition, following))
@@ -186,7 +177,6 @@ class Printer(Values):
 
     @contextmanager
     def while_(self, condition: Callable[[], Value]) -> Iterator[None]:
-        """See ``Simt``."""
         count = len(self.lines)
         test = self.expression(condition())
         if len(self.lines) != count:
@@ -202,7 +192,6 @@ class Printer(Values):
         body: Callable[[Value, list[Value]], Sequence[Operand]],
         carried: Sequence[Operand],
     ) -> list[Value]:
-        """See ``Simt``."""
         held = []
         for value in carried:
             found = self.name("c")
@@ -217,18 +206,15 @@ class Printer(Values):
         return [self.let(value) for value in held]
 
     def switch(self, value: Operand, count: int, body: Callable[[int], None]) -> None:
-        """See ``Simt``."""
         with self.block(f"switch {self.text(value)}"):
             for k in range(count):
                 with self._block(f"case {k}u:" if k + 1 < count else "default:"):
                     body(k)
 
     def break_(self) -> None:
-        """See ``Simt``."""
         self.line("break;")
 
     def return_(self) -> None:
-        """See ``Simt``."""
         self.line("return;")
 
     # ------------------------------------------------------------- functions
@@ -245,7 +231,6 @@ class Printer(Values):
         parameters: Sequence[tuple[str, DType, int]],
         body: Callable[..., Operand],
     ) -> Callable[..., Value]:
-        """See ``Simt``."""
         found = self.called(name)
         child = self.child()
         arguments = [
@@ -280,7 +265,6 @@ class Printer(Values):
         *,
         signed: bool = False,
     ) -> Memory:
-        """See ``Simt``."""
         sizes = (shape,) if isinstance(shape, int) else tuple(shape)
         found = self.called(name)
         memory = Memory(found, dtype, False, width, sizes, "shared", signed, builder=self)
@@ -288,18 +272,15 @@ class Printer(Values):
         return memory
 
     def resize(self, memory: Memory, count: int) -> None:
-        """See ``Simt``."""
         self._shared[memory.name] = _array(item_of(memory), (count,)) if count else ""
 
     def table(self, words: Sequence[int], name: str) -> Memory:
-        """See ``Simt``."""
         found, kind = self.called(name), f"array<u32, {len(words)}>"
         listed = ", ".join(f"{word}u" for word in words)
         self.declare(found, f"var<private> {found}: {kind} = {kind}({listed});")
         return Memory(found, dtypes.u32, False, 1, (len(words),), "local", builder=self)
 
     def array(self, values: Sequence[Operand], name: str) -> Memory:
-        """See ``Simt``."""
         type_, found = values[0].type, self.called(name)
         kind = f"array<{spelled(type_, is_signed(values[0]))}, {len(values)}>"
         self.line(f"var {found} = {kind}({', '.join(map(self.expression, values))});")
@@ -315,7 +296,6 @@ class Printer(Values):
         return given[:axes], given[axes] if len(given) > axes else None
 
     def load(self, memory: Memory, index: Index) -> Text:
-        """See ``Simt``."""
         at, part = self._placed(memory, index)
         kind = memory.type if part is None else element(memory.type)
         named = self.name()
@@ -341,7 +321,6 @@ class Printer(Values):
         self.lines.append(access)
 
     def store(self, value: Operand, memory: Memory, index: Index) -> None:
-        """See ``Simt``."""
         at, part = self._placed(memory, index)
         if memory.dtype is dtypes.bool_ and memory.space != "buffer":
             value = self.bits(value)
@@ -355,7 +334,6 @@ class Printer(Values):
             self.line(f"{self._place(memory, at, part)} = {text};")
 
     def atomic(self, op: str, memory: Memory, index: Index, value: Operand) -> None:
-        """See ``Simt``."""
         like = Text(integer(32), "", self)
         name = f"atomic{op.capitalize()}"
         self._access(
@@ -365,19 +343,16 @@ class Printer(Values):
     # ------------------------------------------------------------- threads among each other
 
     def barrier(self, *, buffers: bool = False) -> None:
-        """See ``Simt``."""
         if buffers:
             self.line("storageBarrier();")
         self.line("workgroupBarrier();")
 
     def uniform(self, memory: Memory) -> Text:
-        """See ``Simt``."""
         found = self.name()
         self.line(f"let {found} = workgroupUniformLoad(&{memory.name});")
         return Text(memory.type, found, self, signed=memory.signed)
 
     def shuffle_xor(self, value: Operand, mask: int) -> Text:
-        """See ``Simt``."""
         text = f"subgroupShuffleXor({self.expression(value)}, {mask}u)"
         return self.let_text(value.type, text)
 

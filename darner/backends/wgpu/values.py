@@ -64,7 +64,6 @@ class Values(Writer):
     # ------------------------------------------------------------- values
 
     def let(self, value: Operand, name: str = "v") -> Text:
-        """See ``Simt``."""
         if not isinstance(value, Text):
             raise InternalError(f"{value!r} is known, and needs no name")
         found = self.called(name)
@@ -76,13 +75,11 @@ class Values(Writer):
         return value.whole if isinstance(value, Text) else self.text(value)
 
     def constant(self, number: float, dtype: DType, width: int = 1) -> Text:
-        """See ``Simt``."""
         type_ = value_type(dtype)
         text = self.constant_text(number, type_)
         return self.splat(Text(type_, text, self), width)
 
     def splat(self, value: Operand, width: int) -> Text:
-        """See ``Simt``."""
         if width == 1:
             return value
         kind = vector(value.type, width)
@@ -90,7 +87,6 @@ class Values(Writer):
         return Text(kind, text, self, signed=is_signed(value), reads=reads_of(value))
 
     def vector(self, parts: Sequence[Operand], like: Value | None = None) -> Text:
-        """See ``Simt``."""
         values = (item for item in (like, *parts) if isinstance(item, Text))
         first = next(values, None)
         if first is not None:
@@ -105,11 +101,9 @@ class Values(Writer):
         )
 
     def index(self, number: Operand) -> Text:
-        """See ``Simt``."""
         return self._number(number)
 
     def narrowed(self, value: Operand) -> Text:
-        """See ``Simt``."""
         wide = self.signed(value)
         text = f"bitcast<u32>(i32(clamp({wide}, -2147483648li, 2147483647li)))"
         return Text(integer(32), text, self, reads=reads_of(value))
@@ -119,19 +113,16 @@ class Values(Writer):
         return Text(type_, text, self, signed=signed, reads=reads_of(value))
 
     def as_signed(self, value: Operand) -> Text:
-        """See ``Simt``."""
         if value.signed:
             return value
         return self._cast(value, value.type, spelled(value.type, True), True)
 
     def as_unsigned(self, value: Operand) -> Text:
-        """See ``Simt``."""
         if not value.signed:
             return value
         return self._cast(value, value.type, spelled(value.type))
 
     def bits(self, value: Operand) -> Text:
-        """See ``Simt``."""
         kind, wide = spelled(value.type, is_signed(value)), element(value.type)
         if kind == "bool":
             return self._cast(value, integer(32), "u32")
@@ -147,7 +138,6 @@ class Values(Writer):
         return self._cast(value, type_, f"bitcast<{spelled(type_)}>")
 
     def of_bits(self, bits: Operand, dtype: DType) -> Text:
-        """See ``Simt``."""
         type_ = value_type(dtype)
         if width(type_) == 1:
             return self.operate("!=", bits, 0)
@@ -158,7 +148,6 @@ class Values(Writer):
         return self._cast(bits, type_, f"bitcast<{spelled(type_)}>")
 
     def words(self, value: Operand) -> list[Value]:
-        """See ``Simt``."""
         bits = self.bits(value)
         if width(bits.type) < 64:
             return [Text(integer(32), bits.whole, self, bits.level, reads=bits.reads)]
@@ -167,7 +156,6 @@ class Values(Writer):
         return [self._cast(low, word, "u32"), self._cast(high, word, "u32")]
 
     def of_words(self, words: Sequence[Operand], dtype: DType) -> Text:
-        """See ``Simt``."""
         type_ = value_type(dtype)
         if len(words) == 1:
             return self.let(self.of_bits(words[0], dtype))
@@ -176,7 +164,6 @@ class Values(Writer):
         return self.let(self.of_bits(bits, dtype) if not width(type_) else bits)
 
     def half_bits(self, value: Operand) -> Text:
-        """See ``Simt``."""
         text = f"pack2x16float(vec2<f32>({self.expression(value)}, 0.0f))"
         return Text(integer(32), text, self, reads=reads_of(value))
 
@@ -185,17 +172,14 @@ class Values(Writer):
         return self.halves(bits).x
 
     def halves(self, word: Operand) -> Text:
-        """See ``Simt``."""
         return self._cast(word, vector(value_type(dtypes.f32), 2), "unpack2x16float")
 
     def min(self, a: Operand, b: Operand) -> Number:
-        """See ``Simt``."""
         return (
             min(a, b) if isinstance(a, int) and isinstance(b, int) else self._extreme("min", a, b)
         )
 
     def max(self, a: Operand, b: Operand) -> Number:
-        """See ``Simt``."""
         return (
             max(a, b) if isinstance(a, int) and isinstance(b, int) else self._extreme("max", a, b)
         )
@@ -210,7 +194,6 @@ class Values(Writer):
         return Text(kind, text, self, signed=like.signed, reads=reads_of(a, b))
 
     def fma(self, a: Operand, b: Operand, c: Operand) -> Text:
-        """See ``Simt``."""
         kind = next((x.type for x in (a, b, c) if x.type is not element(x.type)), a.type)
         texts = [
             self.expression(x)
@@ -221,7 +204,6 @@ class Values(Writer):
         return Text(kind, f"fma({', '.join(texts)})", self, reads=reads_of(a, b, c))
 
     def choose(self, condition: Operand, chosen: Operand, otherwise: Operand) -> Text:
-        """See ``Simt``."""
         like = next(x for x in (chosen, otherwise) if isinstance(x, Text))
         chosen, otherwise = (self.literal(x, like) for x in (chosen, otherwise))
         kind = chosen.type if chosen.width >= otherwise.width else otherwise.type
@@ -232,13 +214,11 @@ class Values(Writer):
         return Text(kind, text, self, signed=like.signed, reads=reads)
 
     def call(self, name: str, *values: Operand) -> Text:
-        """See ``Simt``."""
         type_ = element(values[0].type) if name == "dot" else values[0].type
         text = f"{name}({', '.join(map(self.expression, values))})"
         return Text(type_, text, self, signed=is_signed(values[0]), reads=reads_of(*values))
 
     def random_bits(self, offset: Operand, step: Operand, seed: int, stream: int) -> Text:
-        """See ``Simt``."""
         return philox(self, offset, step, seed, stream)
 
     def _number(self, number: Operand) -> Text:

@@ -107,7 +107,15 @@ def emit(
     if routine is None:
         return code(builder, arguments)
     # What takes many instructions is written once, and called.
-    return routine("_".join(map(str, (name, *dtypes, result))), arguments, code)
+    called = "_".join(map(str, (name, *given.values(), *dtypes, result)))
+    return routine(_spelled(called), arguments, code)
+
+
+def _spelled(name: str) -> str:
+    """A name for a routine: the numbers of an op's attributes are part of it."""
+    for sign, word in (("-", "minus"), ("+", "plus"), (".", "point")):
+        name = name.replace(sign, word)
+    return name
 
 
 def _of_a_user(op: Op, code: Callable[[], Value]) -> Value:

@@ -93,8 +93,14 @@ class Described:
 
     @property
     def dtype(self) -> str:
-        """The name of the element type in memory."""
+        """The name of the element type of queries, keys and values in memory."""
         return self.operands["q"].dtype
+
+    @property
+    def result(self) -> str:
+        """The name of the element type of the result, before what follows it: f32 too where operands are 16-bit floats as f32."""
+        type_ = self.node.type.items[0] if isinstance(self.node.type, TupleType) else self.node.type
+        return str(type_.dtype.name)
 
     @property
     def accumulator(self) -> str:
@@ -123,14 +129,14 @@ def _heads_first(layout: str, items: Sequence[int]) -> tuple[int, int, int, int]
 
 
 def _operand(node: Node, rank: int = 4) -> Operand:
-    seen = strided(node)
+    seen = strided(node, widened=True)
     if seen is None:
         raise InternalError(f"an operand of attention, {node!r}, has no strides")
     sizes = [int(size) for size in node.shape]
     own = [0 if n == 1 else stride for n, stride in zip(sizes, seen.strides, strict=True)]
     lead = [0] * (rank - len(own))
     a, b, c, d = (*lead, *own)
-    return Operand(seen.base, seen.offset, (a, b, c, d), node.dtype.name)
+    return Operand(seen.base, seen.offset, (a, b, c, d), seen.base.dtype.name)
 
 
 def main_node(spec: Spec) -> Node | None:

@@ -41,9 +41,7 @@ class ThreadPlaces(IndexMath):
 
     if TYPE_CHECKING:
 
-        def compare(self, sign: str, a: Number, b: Number) -> Value:
-            """See ``IndexMath``."""
-            ...
+        def compare(self, sign: str, a: Number, b: Number) -> Value: ...
 
     def _both(self, a: Number, b: Number) -> tuple[Operand, Operand]:
         return self.plain(a), self.plain(b)
@@ -61,21 +59,13 @@ class ThreadRegisters(Registers):
     if TYPE_CHECKING:
         # What is made of this builder's values is one, or a constant.
 
-        def cast(self, value: Operand, found: DType, wanted: DType) -> Operand:
-            """See ``Registers``."""
-            ...
+        def cast(self, value: Operand, found: DType, wanted: DType) -> Operand: ...
 
-        def choose(self, condition: Operand, chosen: Operand, otherwise: Operand) -> Value:
-            """See ``Registers``."""
-            ...
+        def choose(self, condition: Operand, chosen: Operand, otherwise: Operand) -> Value: ...
 
-        def both(self, first: Operand, second: Operand) -> Operand:
-            """See ``Registers``."""
-            ...
+        def both(self, first: Operand, second: Operand) -> Operand: ...
 
-        def reduced(self, name: str, total: Operand, result: DType) -> Operand:
-            """See ``Registers``."""
-            ...
+        def reduced(self, name: str, total: Operand, result: DType) -> Operand: ...
 
     def __init__(self, builder: Simt) -> None:
         super().__init__(builder)

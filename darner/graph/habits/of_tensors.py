@@ -257,6 +257,8 @@ OF_TENSORS: dict[str, dict[str, str]] = {
     },
     # Arguments of ops, beside those that are taken as they are (ALIASES).
     "argument": {
+        "preferred_element_type": ': cast the operands: a.cast("f32") @ b.cast("f32") reads 16 bits where they lie, and adds in f32',
+        "precision": ": it is an option of a session, for all of its products",
         "input": "x=, the first operand",
         "other": "b=, the second operand",
         "a_min": "low=",

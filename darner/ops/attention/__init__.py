@@ -3,9 +3,3 @@
 ``attention`` is the op with its masks, ``gradients`` its derivatives in closed form, ``cache`` what decoding writes and reads, ``heads`` the forms with heads side by
 side, and ``rope`` the rotary positions. Begin with ``attention``.
 """
-
-from . import attention as attention
-from . import cache as cache
-from . import gradients as gradients
-from . import heads as heads
-from . import rope as rope

@@ -147,7 +147,9 @@ ATTENTION_SAMPLES = [
 @composite(
     family=FAMILY,
     samples=ATTENTION_SAMPLES,
-    facts=Facts(role="attention", whole=True, reads_rows=True, full_rate=True),
+    facts=Facts(
+        role="attention", whole=True, reads_rows=True, full_rate=True, multiplies=("q", "k", "v")
+    ),
 )
 def scaled_dot_attention(
     q: Float,

@@ -46,7 +46,14 @@ def _with_gradient(call: Sample) -> Sample:
 @composite(
     family=FAMILY,
     samples=[_with_gradient(call) for call in ATTENTION_SAMPLES],
-    facts=Facts(role="attention", whole=True, reads_rows=True, full_rate=True, kernels=2.0),
+    facts=Facts(
+        role="attention",
+        whole=True,
+        reads_rows=True,
+        full_rate=True,
+        multiplies=("q", "k", "v", "dy"),
+        kernels=2.0,
+    ),
 )
 def scaled_dot_attention_backward(
     q: Float,

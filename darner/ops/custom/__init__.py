@@ -3,9 +3,3 @@
 ``functions`` makes an op of a graph, with derivatives of its own: ``bodies`` says what such graphs must be, ``samples`` are typical ones. ``registered`` has ops that
 are NumPy functions known by name. ``recompute`` is the op that keeps what is computed again apart from what was computed first. Begin with ``functions``.
 """
-
-from . import bodies as bodies
-from . import functions as functions
-from . import recompute as recompute
-from . import registered as registered
-from . import samples as samples

@@ -3,9 +3,3 @@
 ``functions`` has those of one operand, ``arithmetic`` those of two, selection and casts, ``comparison`` comparisons, logic and bits. ``activations`` are made of
 them, and ``activation_gradients`` has their derivatives as ops. Begin with ``functions``: most ops there are one call of ``declare``.
 """
-
-from . import activation_gradients as activation_gradients
-from . import activations as activations
-from . import arithmetic as arithmetic
-from . import comparison as comparison
-from . import functions as functions

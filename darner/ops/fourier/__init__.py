@@ -1,4 +1,1 @@
 """Fourier transforms (``transforms``), and what is made of them: power densities, short-time transforms, convolutions (``spectra``). Begin with ``transforms``."""
-
-from . import spectra as spectra
-from . import transforms as transforms

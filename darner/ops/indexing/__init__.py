@@ -3,8 +3,3 @@
 ``index`` has the primitives that read and add by index. ``reading`` is indexing as Python writes it, ``scatter`` writes, and ``ordering`` sorts and finds the
 largest few. Begin with ``index``: it says when an index is checked.
 """
-
-from . import index as index
-from . import ordering as ordering
-from . import reading as reading
-from . import scatter as scatter

@@ -3,6 +3,3 @@
 ``linear`` has linear layers, gated feed-forward blocks and low-rank adapters as users call them; ``fused`` has what the optimizer makes: contractions with
 what precedes or follows them. Begin with ``linear``.
 """
-
-from . import fused as fused
-from . import linear as linear

@@ -60,7 +60,7 @@ def _finished(result: Node, activation: str | None, residual: Node | None) -> No
 
 @composite(
     family=FAMILY,
-    facts=Facts(full_rate=True),
+    facts=Facts(full_rate=True, multiplies=("a", "b")),
     samples=[
         sample(spec(3, 5), spec(5, 4), spec(4)),
         sample(spec(3, 5), spec(5, 4), None, spec(3, 4)),
@@ -177,7 +177,7 @@ def _convolved(
 
 @composite(
     family=CONVOLUTION,
-    facts=Facts(full_rate=True),
+    facts=Facts(full_rate=True, multiplies=("x", "w")),
     samples=[
         sample(spec(2, 3, 7), spec(4, 3, 3), spec(4)),
         sample(spec(2, 3, 6, 5), spec(4, 3, 3, 2), spec(4), stride=(2, 1), padding=1),

@@ -42,7 +42,7 @@ def check_bias(bias: TensorType | Node, columns: Dim) -> None:
 
 @composite(
     family=FAMILY,
-    facts=Facts(full_rate=True),
+    facts=Facts(full_rate=True, multiplies=("input", "weight")),
     samples=[
         sample(spec(3, 5), spec(5, 4), spec(4)),
         sample(spec(3, 5), spec(5, 4), spec(4), "gelu"),
@@ -120,7 +120,7 @@ def _(x: Node, w: Node, a: Node, b: Node, scale: float) -> Node:
 
 @composite(
     family=FAMILY,
-    facts=Facts(full_rate=True),
+    facts=Facts(full_rate=True, multiplies=("x", "w")),
     samples=[
         sample(spec(6, 5), spec(3, 5, 4), ints(6, high=3)),
         sample(spec(2, 3, 5), spec(4, 5, 2), ints(2, 3, high=4, dtype="u32")),

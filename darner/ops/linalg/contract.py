@@ -24,7 +24,7 @@ FAMILY = "contraction"
 
 @primitive(
     family=FAMILY,
-    facts=Facts(role="contract", whole=True, reads_all=True, full_rate=True),
+    facts=Facts(role="contract", whole=True, reads_all=True, full_rate=True, multiplies=("a", "b")),
     samples=[
         sample(spec(3, 5), spec(5, 4), (1,), (0,)),
         sample(spec(2, 3, 5), spec(2, 4, 5), (2,), (2,), (0,), (0,)),

@@ -156,7 +156,7 @@ def _check_matrices(a: TensorType, b: TensorType) -> None:
 
 @composite(
     family=FAMILY,
-    facts=Facts(full_rate=True),
+    facts=Facts(full_rate=True, multiplies=("a", "b")),
     samples=[
         sample(spec(3, 5), spec(5, 4)),
         sample(spec(5), spec(5)),
@@ -223,7 +223,7 @@ def _(size: Dim, batched: dict[str, Any], a: Node, b: Node) -> Node:
 
 @composite(
     family=FAMILY,
-    facts=Facts(full_rate=True),
+    facts=Facts(full_rate=True, multiplies=("a", "b")),
     samples=[
         sample(spec(5, 3), spec(5, 4)),
         sample(spec(2, 5, 3), spec(2, 5, 4)),
@@ -263,7 +263,7 @@ def _(size: Dim, batched: dict[str, Any], a: Node, b: Node) -> Node:
 
 @composite(
     family=FAMILY,
-    facts=Facts(full_rate=True),
+    facts=Facts(full_rate=True, multiplies=("a", "b")),
     samples=[
         sample(spec(3, 5), spec(4, 5)),
         sample(spec(2, 3, 5), spec(2, 4, 5)),

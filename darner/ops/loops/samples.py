@@ -8,11 +8,11 @@ from ...graph.op import Op
 from ..creation import leaves  # the ops that the bodies are made of
 from ..custom.samples import graph_of
 from ..elementwise import arithmetic, functions
-from ..linalg import contract
+from ..linalg import contract, matrix
 from ..reductions import reduce
 from ..samples import Sample, Spec, ints, sample, spec
 
-MADE_OF = (contract, arithmetic, functions, leaves, reduce)
+MADE_OF = (arithmetic, contract, functions, leaves, matrix, reduce)
 
 
 def _floats(*shape: int) -> Spec:

@@ -201,60 +201,38 @@ _RESIDUAL = [
 ]
 
 
-def _residual_rule(
-    x: TensorType,
-    residual: TensorType,
-    bias: TensorType | None,
-    gamma: TensorType | None,
-    beta: TensorType | None,
-    eps: float,
-) -> TensorType:
-    require_eps(eps)
-    require_equal_shapes(x=x, residual=residual)
-    if x.rank == 0:
-        raise ShapeError("a scalar has no axis to normalise")
-    require_features(x, x.rank - 1, bias=bias, gamma=gamma, beta=beta)
-    return x
+def _after_residual(name: str, norm: Op) -> Op:
+    """Declare a norm over the last axis of a sum."""
+
+    @composite(family=FAMILY, name=name, samples=_RESIDUAL)
+    def op(
+        x: Float,
+        residual: Float,
+        bias: Float | None,
+        gamma: Float | None,
+        beta: Float | None = None,
+        eps: float = 1e-5,
+    ) -> TensorType:
+        """``norm(x + residual + bias, gamma, beta, eps)`` over the last axis; bias may be None."""
+        require_eps(eps)
+        require_equal_shapes(x=x, residual=residual)
+        if x.rank == 0:
+            raise ShapeError("a scalar has no axis to normalise")
+        require_features(x, x.rank - 1, bias=bias, gamma=gamma, beta=beta)
+        return x
+
+    op.doc = op.doc.replace("norm", norm.name, 1)
+
+    @op.expand
+    def _(x: Node, residual: Node, bias: Node | None, **rest: Node | float | None) -> Node:
+        total = affine(x + residual, None, bias)
+        return norm(total, rest["gamma"], rest["beta"], rest["eps"])
+
+    return op
 
 
-@composite(family=FAMILY, samples=_RESIDUAL)
-def fused_residual_ln(
-    x: Float,
-    residual: Float,
-    bias: Float | None,
-    gamma: Float | None,
-    beta: Float | None = None,
-    eps: float = 1e-5,
-) -> TensorType:
-    """``layer_norm(x + residual + bias, gamma, beta, eps)`` over the last axis; bias may be None."""
-    return _residual_rule(x, residual, bias, gamma, beta, eps)
-
-
-@fused_residual_ln.expand
-def _(
-    x: Node, residual: Node, bias: Node | None, gamma: Node | None, beta: Node | None, eps: float
-) -> Node:
-    return layer_norm(affine(x + residual, None, bias), gamma, beta, eps)
-
-
-@composite(family=FAMILY, samples=_RESIDUAL)
-def fused_residual_rms_norm(
-    x: Float,
-    residual: Float,
-    bias: Float | None,
-    gamma: Float | None,
-    beta: Float | None = None,
-    eps: float = 1e-5,
-) -> TensorType:
-    """``rms_norm(x + residual + bias, gamma, beta, eps)`` over the last axis; bias may be None."""
-    return _residual_rule(x, residual, bias, gamma, beta, eps)
-
-
-@fused_residual_rms_norm.expand
-def _(
-    x: Node, residual: Node, bias: Node | None, gamma: Node | None, beta: Node | None, eps: float
-) -> Node:
-    return rms_norm(affine(x + residual, None, bias), gamma, beta, eps)
+fused_residual_ln = _after_residual("fused_residual_ln", layer_norm)
+fused_residual_rms_norm = _after_residual("fused_residual_rms_norm", rms_norm)
 
 
 @composite(

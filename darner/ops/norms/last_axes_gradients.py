@@ -61,7 +61,7 @@ def stated_shape(name: str, stated: Shape | None, found: Shape) -> Shape:
 
 
 def _over_batch(
-    size: Dim, batched: dict[str, Any], x: Node, gamma: Node | None, dy: Node
+    size: Dim, batched: dict[str, bool], x: Node, gamma: Node | None, dy: Node
 ) -> tuple[Node, Node | None, Node]:
     """Operands of one batch; a weight that differs along it is multiplied into dy, where it ends up anyway."""
     x = x if batched["x"] else spread(x, size)
@@ -104,16 +104,8 @@ def _(x: Node, gamma: Node | None, dy: Node, axis: int, eps: float) -> Node:
 
 
 @layer_norm_backward_input.vmap
-def _(
-    size: Dim,
-    batched: dict[str, Any],
-    x: Node,
-    gamma: Node | None,
-    dy: Node,
-    axis: int,
-    eps: float,
-) -> Node:
-    return layer_norm_backward_input(*_over_batch(size, batched, x, gamma, dy), axis + 1, eps)
+def _(size: Dim, batched: dict[str, bool], *, axis: int, eps: float, **operands: Any) -> Node:
+    return layer_norm_backward_input(*_over_batch(size, batched, **operands), axis + 1, eps)
 
 
 @composite(
@@ -195,31 +187,33 @@ _RMS = [
 ]
 
 
-def _rms_rule(
-    x: TensorType,
-    gamma: TensorType | None,
-    beta: TensorType | None,
-    dy: TensorType,
-    axis: int,
-    eps: float,
-) -> TensorType:
-    require_eps(eps)
-    require_equal_shapes(x=x, dy=dy)
-    require_features(x, axis, gamma=gamma, beta=beta)
-    return x
+def _of_rms(by: str, doc: str = "") -> Op:
+    """Declare the gradient of ``rms_norm`` by its operand ``x`` or by what it is multiplied with or shifted by."""
+
+    @composite(
+        family=FAMILY, name=f"rms_norm_backward_{'input' if by == 'x' else by}", samples=_RMS
+    )
+    def op(
+        x: Float,
+        gamma: Float | None,
+        beta: Float | None,
+        dy: Float,
+        axis: Axis = -1,
+        eps: float = 1e-5,
+    ) -> TensorType:
+        """The gradient of ``rms_norm(x, gamma, beta, eps, axis=axis)`` with respect to"""
+        require_eps(eps)
+        require_equal_shapes(x=x, dy=dy)
+        require_features(x, axis, gamma=gamma, beta=beta)
+        return x if by == "x" else x.with_shape(x.shape[axis:])
+
+    op.doc += f" {by}{doc}."
+    return op
 
 
-@composite(family=FAMILY, samples=_RMS)
-def rms_norm_backward_input(
-    x: Float,
-    gamma: Float | None,
-    beta: Float | None,
-    dy: Float,
-    axis: Axis = -1,
-    eps: float = 1e-5,
-) -> TensorType:
-    """The gradient of ``rms_norm(x, gamma, beta, eps, axis=axis)`` with respect to x."""
-    return _rms_rule(x, gamma, beta, dy, axis, eps)
+rms_norm_backward_input = _of_rms("x")
+rms_norm_backward_gamma = _of_rms("gamma")
+rms_norm_backward_beta = _of_rms("beta", ": ``dy`` summed")
 
 
 @rms_norm_backward_input.expand
@@ -230,54 +224,19 @@ def _(x: Node, gamma: Node | None, beta: Node | None, dy: Node, axis: int, eps: 
 
 
 @rms_norm_backward_input.vmap
-def _(
-    size: Dim,
-    batched: dict[str, Any],
-    x: Node,
-    gamma: Node | None,
-    beta: Node | None,
-    dy: Node,
-    axis: int,
-    eps: float,
-) -> Node:
-    x, gamma, dy = _over_batch(size, batched, x, gamma, dy)
+def _(size: Dim, batched: dict[str, bool], *, axis: int, eps: float, **operands: Any) -> Node:
+    x, gamma, dy = _over_batch(size, batched, operands["x"], operands["gamma"], operands["dy"])
     return rms_norm_backward_input(x, gamma, None, dy, axis + 1, eps)
 
 
-@composite(family=FAMILY, samples=_RMS)
-def rms_norm_backward_gamma(
-    x: Float,
-    gamma: Float | None,
-    beta: Float | None,
-    dy: Float,
-    axis: Axis = -1,
-    eps: float = 1e-5,
-) -> TensorType:
-    """The gradient of ``rms_norm(x, gamma, beta, eps, axis=axis)`` with respect to gamma."""
-    return x.with_shape(_rms_rule(x, gamma, beta, dy, axis, eps).shape[axis:])
-
-
 @rms_norm_backward_gamma.expand
-def _(x: Node, gamma: Node | None, beta: Node | None, dy: Node, axis: int, eps: float) -> Node:
+def _(x: Node, dy: Node, axis: int, eps: float, **rest: Node | None) -> Node:
     normal, _ = root_mean_square_scaled(x, from_axis(x, axis), eps)
     return (dy * normal).sum(_before_axis(x, axis))
 
 
-@composite(family=FAMILY, samples=_RMS)
-def rms_norm_backward_beta(
-    x: Float,
-    gamma: Float | None,
-    beta: Float | None,
-    dy: Float,
-    axis: Axis = -1,
-    eps: float = 1e-5,
-) -> TensorType:
-    """The gradient of ``rms_norm(x, gamma, beta, eps, axis=axis)`` with respect to beta: ``dy`` summed."""
-    return x.with_shape(_rms_rule(x, gamma, beta, dy, axis, eps).shape[axis:])
-
-
 @rms_norm_backward_beta.expand
-def _(x: Node, gamma: Node | None, beta: Node | None, dy: Node, axis: int, eps: float) -> Node:
+def _(x: Node, dy: Node, axis: int, **rest: object) -> Node:
     return dy.sum(_before_axis(x, axis))
 
 
@@ -329,6 +288,3 @@ def _after_residual(op: Op, rule: Rule) -> None:
 
 _after_residual(fused_residual_ln, _of_layer_norm)
 _after_residual(fused_residual_rms_norm, _of_rms_norm)
-
-
-# --------------------------------------------------------------------------- Meganeura's spellings

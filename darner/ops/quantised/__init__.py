@@ -4,11 +4,3 @@ Values first: ``quantise`` has quantised tensors and their products. Then stored
 values, ``quantiser`` makes them, ``packed`` reads them inside products, ``packed_products`` are the products as
 users call them, and ``stored`` is how parameters keep such weights. Begin with ``packed``.
 """
-
-from . import block_formats as block_formats
-from . import packed as packed
-from . import packed_products as packed_products
-from . import quantise as quantise
-from . import quantiser as quantiser
-from . import scheme as scheme
-from . import stored as stored

@@ -3,7 +3,3 @@
 ``bits`` is the one source: a counter and a seed, the same on every backend. ``distributions`` makes numbers of the bits, and dropout; ``sampling`` chooses
 tokens. Begin with ``bits``.
 """
-
-from . import bits as bits
-from . import distributions as distributions
-from . import sampling as sampling

@@ -3,6 +3,3 @@
 ``reduce`` has the primitives: sums, products, extremes, their indices, running forms and linear recurrences. ``statistics`` makes means, variances and
 norms of them. Begin with ``reduce``.
 """
-
-from . import reduce as reduce
-from . import statistics as statistics

@@ -84,7 +84,11 @@ _CONV = [
 ]
 
 
-@composite(family=FAMILY, samples=_CONV, facts=Facts(role="contract", whole=True, full_rate=True))
+@composite(
+    family=FAMILY,
+    samples=_CONV,
+    facts=Facts(role="contract", whole=True, full_rate=True, multiplies=("x", "w")),
+)
 def conv(
     x: Number,
     w: Number,
@@ -199,7 +203,7 @@ def _(size: Dim, batched: Any, x: Node, w: Node, **attrs: Any) -> Node:
 
 @composite(
     family=FAMILY,
-    facts=Facts(role="contract", whole=True, full_rate=True),
+    facts=Facts(role="contract", whole=True, full_rate=True, multiplies=("dy", "w")),
     samples=[
         sample(spec(2, 4, 5), spec(4, 3, 3), sizes=(7,)),
         sample(spec(2, 4, 3, 6), spec(4, 3, 3, 2), sizes=(6, 5), stride=(2, 1), padding=1),
@@ -316,7 +320,7 @@ def _(size: Dim, batched: Any, dy: Node, w: Node, **attrs: Any) -> Node:
 
 @composite(
     family=FAMILY,
-    facts=Facts(role="contract", whole=True, full_rate=True),
+    facts=Facts(role="contract", whole=True, full_rate=True, multiplies=("x", "dy")),
     samples=[
         sample(spec(2, 3, 7), spec(2, 4, 5), kernel=3),
         sample(spec(2, 3, 6, 5), spec(2, 4, 3, 6), kernel=(3, 2), stride=(2, 1), padding=1),

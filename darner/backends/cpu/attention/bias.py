@@ -181,8 +181,8 @@ class BiasGradient:
             for c in range(1, attention.tile.vectors):
                 total = total + parts.vector(self.totals, base, c * attention.lanes)
             position = parts.indices.offset((batch, head, 0, b.add(key, row)), self.sizes)
-            target = offset(b, parts.code.results[self.number], attention.dtype, position)
+            target = offset(b, parts.code.results[self.number], attention.result, position)
             every = parts.spread(lane_sum(b, total.value))
-            store_first_lane(b, every.value, target, attention.dtype)
+            store_first_lane(b, every.value, target, attention.result)
 
         loop(b, i64(0), keys, 1, emit_row)

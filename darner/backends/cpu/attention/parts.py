@@ -292,7 +292,7 @@ class Parts(Writer):
 
     def narrowed(self, value: Lane) -> Value:
         """A vector in the type of the results."""
-        return narrow(self.builder, value.value, self.attention.dtype)
+        return narrow(self.builder, value.value, self.attention.result)
 
     def result_index(self, batch: Index, head: Index, row: Index, column: Index) -> list[Index]:
         """Where an element is in the order of the layout."""
@@ -365,7 +365,7 @@ class Parts(Writer):
             index = self.result_index(batch, head, row, column)
             if [output.id for output in code.body.outputs] == [node.id]:
                 position = self.indices.offset(index, sizes)
-                self.write(value, code.results[0], position, attention.dtype, mask, count)
+                self.write(value, code.results[0], position, attention.result, mask, count)
                 return
             index[3] = Lanes(column, attention.lanes)
             elements = Elements.of(code, mask)

@@ -14,6 +14,7 @@ from ....codegen.ir.lanes import Lane, function_of, note_target
 from ....codegen.ir.types import Pointer
 from ....codegen.ir.types import Value as Raw
 from ....codegen.simt.builder import Memory, Type
+from ....graph import dtypes
 from ..printer import Printer
 from ..printer.blocks import Blocks as WrittenBlocks
 from ..printer.instructions import Held
@@ -69,6 +70,7 @@ class EmulatedPrinter(Printer):
     """
 
     space = 0
+    refines = False
 
     def __init__(
         self, machine: Machine, threads: int, function: CodeFunction | None = None
@@ -124,6 +126,14 @@ class EmulatedPrinter(Printer):
     def slot(self, name: str) -> int:
         """The number of a memory in the record."""
         return self.slots.setdefault(name, len(self.slots))
+
+    def dynamic_shared(self, nbytes: int) -> Memory:
+        """See ``Printer``."""
+        found = Memory("dynamic", dtypes.u32, False, 4, (nbytes // 16,), "shared", builder=self)
+        self._dynamic = nbytes
+        self.sizes[found.name] = integer(32, 4), nbytes // 16
+        self.bases[found.name] = self.declared(found, nbytes // 16)
+        return found
 
     def declared(self, memory: Memory, count: int) -> Pointer:
         """See ``Memories``: a block has its address in the record."""

@@ -7,13 +7,14 @@ write down an expression where it likes. Instructions and what has a name cannot
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from ....codegen.ir.lanes import Lane, function_of, mangled
 from ....codegen.ir.types import Function, Module
 from ....codegen.ir.types import Value as Raw
 from ....codegen.simt.builder import Operand, Operators, Type, Value
 from ....graph.errors import InternalError
-from .lanes import CardLane
+from .lanes import CardLane, quotient, root
 from .types import CodeBuilder, element, width
 
 
@@ -65,9 +66,11 @@ class Instructions(Operators):
         lane: the class of arithmetic on its values; see ``codegen.ir.math.emit``.
         open: the numbers of the blocks that the code is in.
         home: the innermost of them.
+        refines: whether quotients and roots of f32 are refined approximations; see ``lanes``.
     """
 
     ir: CodeBuilder
+    refines = True
 
     def __init__(self) -> None:
         self.lane: type[Lane] = CardLane
@@ -129,7 +132,14 @@ class Instructions(Operators):
 
     def fdiv(self, a: Operand, b: Operand) -> Held:
         """A / b of floats."""
-        return self._two("fdiv", a, b)
+        left = self.raw(a)
+        if str(left.type) != "float" or not self.refines:
+            return self._two("fdiv", a, b)
+        return cast(Held, quotient(self, self.held(left), self.held(self.fitted(b, left.type))))
+
+    def root(self, a: Operand) -> Held:
+        """The square root of an f32."""
+        return cast(Held, root(self, a))
 
     def fneg(self, a: Operand) -> Held:
         """The float with the other sign."""

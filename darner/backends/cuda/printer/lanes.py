@@ -1,7 +1,7 @@
 """Arithmetic on values of a card: what a ``Lane`` does otherwise there, and random bits.
 
-Everything else is LLVM's own instructions: fused multiply-add, quotients and square roots are rounded once, f64 and integers of 64 bits are there, and denormal numbers are kept. Elementary
-functions are those of ``codegen.ir.elementary``, with the accuracy that ``codegen.ir.math`` states; no library is called.
+Everything else is LLVM's own instructions: fused multiply-add is rounded once, f64 and integers of 64 bits are there, and denormal numbers are kept. Quotients and square roots of f32 are refined
+approximations, as near as numbers rounded once but in very rare cases: what rounds them once for sure has a branch, which keeps four times as many instructions apart. Elementary functions are those of ``codegen.ir.elementary``, with the accuracy that ``codegen.ir.math`` states; no library is called.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from ....codegen.ir.lanes import Lane
+from ....codegen.ir.lanes import Lane, function_of
 from ....codegen.ir.philox import MASK, MULTIPLIERS, ROUNDS, WEYL
 from ....codegen.simt.builder import Operand, Type
 
@@ -21,6 +21,12 @@ class CardLane(Lane):
     """A value of a thread."""
 
     __slots__ = ()
+
+    def intrinsic(self, name: str, *others: Lane | float) -> Lane:
+        """See ``Lane``."""
+        if name == "sqrt" and self.bits == 32 and self.builder.refines:
+            return self.of(self.builder.root(self.value))
+        return super().intrinsic(name, *others)
 
     @property
     def can_scale(self) -> bool:
@@ -36,6 +42,35 @@ class CardLane(Lane):
         """One instruction, from sm_80 on; every NaN becomes the same there."""
         b = self.builder
         return self.of(b.bitcast(b.fptrunc(self.value, bfloat()), self.integer(16)))
+
+
+def quotient(b: Instructions, above: Operand, below: Operand) -> Operand:
+    """``above / below`` of f32.
+
+    An approximation that is right in all but the last two bits, and what it leaves of ``above`` divided once more: the sum is the nearest number, but for a few in a million where it is the next one.
+    What is left is no number where the quotient is infinite or none, and is left out there; so is a zero, which would take the sign of another.
+    """
+    kind = b.raw(above).type
+    divide = function_of(b.module, "llvm.nvvm.div.full", kind, [kind, kind])
+    near = CardLane(b, b.call(divide, [above, below]))
+    left = (-near).fma(near.of(below), near.of(above))
+    more = near.of(b.call(divide, [left.value, below]))
+    found = near + more
+    return (found.is_nan() | left.equals(0.0)).choose(near, found).value
+
+
+def root(b: Instructions, value: Operand) -> Operand:
+    """The square root of an f32: an approximation, and half of what it leaves by the root, as in ``quotient``.
+
+    Below 2**-96, what is left would be lost; there, and at infinity, the approximation stays, which is at most one place off.
+    """
+    kind = b.raw(value).type
+    x = CardLane(b, value)
+    near = x.of(b.call(function_of(b.module, "llvm.nvvm.sqrt.approx.f", kind, [kind]), [value]))
+    by = x.of(b.call(function_of(b.module, "llvm.nvvm.rsqrt.approx.f", kind, [kind]), [value]))
+    found = (-near).fma(near, x).fma(by * 0.5, near)
+    usual = (x > 2.0**-96) & (x < float("inf"))
+    return usual.choose(found, near).value
 
 
 @cache

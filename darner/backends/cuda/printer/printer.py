@@ -9,11 +9,12 @@ from ....codegen.ir.types import Function
 from ....codegen.ir.types import Value as Raw
 from ....codegen.simt.builder import Memory, Operand, Type, Value
 from ....codegen.simt.dispatch import Binding
+from ....graph import dtypes
 from ....graph.errors import UnsupportedError
-from ..stage import Stage
+from ..stage import Grid, Stage, TensorMap
 from .instructions import Held
 from .memory import Memories
-from .types import CodeFunction, constant, dtype_of, integer
+from .types import SHARED, CodeFunction, constant, dtype_of, integer, pointer
 
 if TYPE_CHECKING:
     from ..machine import Machine
@@ -32,6 +33,10 @@ class Printer(Memories):
         machine: for which GPU.
         threads: of a block.
         function: a function of the kernel to write; the kernel itself where there is none.
+
+    Attributes:
+        cluster: blocks of a cluster along each axis.
+        maps: the tensor maps that the kernel is given.
     """
 
     narrow = True
@@ -44,6 +49,10 @@ class Printer(Memories):
     ) -> None:
         self.machine = machine
         self.threads = threads
+        self.cluster: Grid = (1, 1, 1)
+        self.maps: list[TensorMap] = []
+        self._map_arguments: list[Raw] = []
+        self._dynamic = 0
         super().__init__(function or self.new_kernel())
         if function is None:
             self.begin()
@@ -110,6 +119,38 @@ class Printer(Memories):
         rest = [constant(integer(32), number) for number in (mask, WARP - 1)]
         return self.ir.call(function, [constant(integer(32), members), word, *rest])
 
+    # ------------------------------------------------------------- what only some kernels have
+
+    def dynamic_shared(self, nbytes: int) -> Memory:
+        """Shared memory in items of 16 bytes that a launch asks for: up to ``machine.most_shared``, and at a multiple of 1024."""
+        from llvmlite import ir
+
+        self._dynamic = nbytes
+        found = ir.GlobalVariable(
+            self.module, ir.ArrayType(integer(8), 0), "dynamic", addrspace=SHARED
+        )
+        found.align = 1024
+        self.bases["dynamic"] = found
+        shape = (nbytes // 16,)
+        return Memory("dynamic", dtypes.u32, False, 4, shape, "shared", builder=self)
+
+    def tensor_map(self, described: TensorMap) -> Raw:
+        """The address of a tensor map, which becomes a parameter of the kernel."""
+        from llvmlite import ir
+
+        name = f"map{len(self.maps)}"
+        found = ir.Argument(self.function_ir, pointer(0), name)
+        for text in ("byval([128 x i8])", "align 64", '"nvvm.grid_constant"'):
+            # llvmlite takes the attributes that it knows alone.
+            set.add(found.attributes, text)
+        self.maps.append(described)
+        self._map_arguments.append(found)
+        return found
+
+    def blocks_together(self, count: int) -> None:
+        """Let registers be given out so that so many blocks fit on a multiprocessor."""
+        set.add(self.function_ir.attributes, f'"nvvm.minctasm"="{count}"')
+
     # ------------------------------------------------------------- the launch
 
     def finish(
@@ -128,7 +169,7 @@ class Printer(Memories):
                 f"a kernel of {groups:,} blocks is more than a GPU runs ({MOST_GROUPS:,})",
                 hint="a smaller batch, or the tensor in several pieces",
             )
-        if self.shared_bytes > self.machine.shared:
+        if self.shared_bytes > self.machine.shared + self._dynamic:
             raise UnsupportedError(
                 f"a kernel's blocks share {self.shared_bytes:,} bytes of memory, of {self.machine.shared:,} that code can declare"
             )
@@ -139,7 +180,17 @@ class Printer(Memories):
         ]
         ir = self.written([memory.name for memory, _ in bound])
         bindings = tuple(binding for _, binding in bound)
-        return Stage(ir, KERNEL, self.threads, (groups, 1, 1), bindings, copies)
+        return Stage(
+            ir,
+            KERNEL,
+            self.threads,
+            (groups, 1, 1),
+            bindings,
+            copies,
+            shared=self._dynamic,
+            cluster=self.cluster,
+            maps=tuple(self.maps),
+        )
 
     def written(self, names: Sequence[str]) -> str:
         """The module, of whose kernel these are the buffers."""
@@ -153,4 +204,5 @@ class Printer(Memories):
             else:
                 del self.module.globals[name]
         self.function_ir.args = tuple(self.buffer(name) for name in names)
+        self.function_ir.args = (*self.function_ir.args, *self._map_arguments)
         return str(self.module)

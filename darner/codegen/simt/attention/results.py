@@ -124,7 +124,7 @@ def write_block(reader: Reader, rows: RowBlock) -> None:
                 result = dispatch.results[rows.numbers[0]]
                 result[offset >> 2] = rows.vector(own_row, unit)
             else:
-                _write_unit(reader, rows, (own_row, row), unit, together)
+                write_unit(reader, rows, (own_row, row), unit, together)
 
 
 def _index(attention: Described, place: Place, row: Value, column: Value) -> list[Number]:
@@ -134,7 +134,7 @@ def _index(attention: Described, place: Place, row: Value, column: Value) -> lis
     return [place.batch, row, place.head, column]
 
 
-def _write_unit(
+def write_unit(
     reader: Reader, rows: RowBlock, row: tuple[Value, Value], unit: Value, together: int
 ) -> None:
     """One element of each result, or a pair of neighbours; ``row`` is counted from the first that is written, and from the head's first."""

@@ -5,6 +5,7 @@ Sums come in units: four columns that are neighbours in the result, or one eleme
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -34,20 +35,36 @@ class Line:
     offset: Number
 
 
+Ahead = Sequence[tuple[Node, Sequence[Operand]]]
+"""Elements of operands that a unit reads, which are on their way from memory: one for all of its columns, or one for each."""
+
+
 class Sink(Protocol):
     """Takes sums."""
 
     unit: int
     """Columns that are taken together."""
+    ahead: int
+    """Values that ``read_ahead`` reads."""
     elements: ThreadElements
     """Computes what is written; forgets what is known at the end of a block of code."""
+
+    def begin(self) -> None:
+        """Read what all units read: before the first of a tile."""
+        ...
+
+    def read_ahead(self, line: Line, column: Number) -> Ahead:
+        """Read the elements of operands that a unit needs, for ``write`` further on: several reads are then on their way at a time."""
+        ...
 
     def line(self, batch: Number, row: Number) -> Line:
         """A row to write to."""
         ...
 
-    def write(self, line: Line, column: Number, sums: Sequence[Value]) -> None:
-        """Take the sums of a unit, whose first column this is."""
+    def write(
+        self, line: Line, column: Number, sums: Sequence[Value], ahead: Ahead | None = None
+    ) -> None:
+        """Take the sums of a unit, whose first column this is; ``ahead`` is what ``read_ahead`` gave for it."""
         ...
 
 
@@ -69,7 +86,20 @@ class Results:
         )
         for leaf in self._beside:
             dispatch.as_vectors(dispatch.operand(leaf), 4)
+        self._single = [leaf for leaf in self._same if math.prod(sizes(leaf)) == 1]
+        self._once: dict[int, Operand] = {}
+        self.ahead = len(self._same) - len(self._single) + 4 * len(self._beside)
         self.elements = dispatch.elements()
+
+    def begin(self) -> None:
+        """See ``Sink``: numbers that stand alone."""
+        for leaf in self._single:
+            memory = self.dispatch.operand(leaf)
+            self._once[leaf.id] = self.elements.registers.load(memory, 0, leaf.dtype)
+
+    def read_ahead(self, line: Line, column: Number) -> Ahead:
+        """See ``Sink``."""
+        return self._given(self._unit(line, column)[0])
 
     def line(self, batch: Number, row: Number) -> Line:
         """A row of the results."""
@@ -86,16 +116,23 @@ class Results:
             total = places.add(total, places.mul(i, axis.apart))
         return Line(tuple((axis.place, i) for axis, i in zip(axes, index, strict=True)), total)
 
-    def write(self, line: Line, column: Number, sums: Sequence[Value]) -> None:
+    def _unit(self, line: Line, column: Number) -> tuple[list[Number], Number]:
+        """The index of a unit's first element in the result, and its offset."""
+        first = self._split(column, self.product.columns)
+        offset = self.elements.places.add(line.offset, first.offset)
+        index: list[Number] = [0] * self.product.node.rank
+        for place, i in (*line.index, *first.index):
+            index[place] = i
+        return index, offset
+
+    def write(
+        self, line: Line, column: Number, sums: Sequence[Value], ahead: Ahead | None = None
+    ) -> None:
         """Compute the results' elements of a unit, and write them."""
         elements, body = self.elements, self.dispatch.body
         places, node = elements.places, self.product.node
-        first = self._split(column, self.product.columns)
-        offset = places.add(line.offset, first.offset)
-        index: list[Number] = [0] * node.rank
-        for place, i in (*line.index, *first.index):
-            index[place] = i
-        given = self._given(index)
+        index, offset = self._unit(line, column)
+        given = self._given(index) if ahead is None else ahead
         found: list[list[Operand]] = []
         # All are computed before any is written: a result may lie where an operand does.
         for number, total in enumerate(sums):
@@ -112,13 +149,16 @@ class Results:
         for number, memory in enumerate(self.dispatch.results):
             self._store([row[number] for row in found], memory, offset)
 
-    def _given(self, index: Sequence[Number]) -> list[tuple[Node, list[Operand]]]:
+    def _given(self, index: Sequence[Number]) -> Ahead:
         """The elements of operands that four columns read together: one for all, or one for each."""
         elements = self.elements
         places, registers = elements.places, elements.registers
         found: list[tuple[Node, list[Operand]]] = []
         for leaves, read in ((self._same, registers.load), (self._beside, self._four)):
             for leaf in leaves:
+                if leaf.id in self._once:
+                    found.append((leaf, [self._once[leaf.id]]))
+                    continue
                 memory = self.dispatch.operand(leaf)
                 offset = places.offset(elements.spread(leaf, index), sizes(leaf))
                 value = read(memory, offset, leaf.dtype)
@@ -158,7 +198,11 @@ def _read_with(product: Product, body: Graph) -> tuple[list[Node], list[Node]]:
     same, beside = [], []
     if product.columns[-1].place != node.rank - 1:
         return [], []
+    factors = [operand.leaf.id for operand in product.operands]
     for leaf in body.inputs.values():
+        # Factors are declared as what they are multiplied from.
+        if leaf.id in factors:
+            continue
         users = body.users(leaf)
         alike = (user.shape == node.shape and "elementwise" in user.op.traits for user in users)
         if not users or not all(alike):
@@ -183,8 +227,16 @@ class Parts:
         self.product = product
         self.part = part
         self.unit = 4 if product.n % 4 == 0 else 1
+        self.ahead = 0
         self.elements = dispatch.elements()
         self.memory = scratch_of(dispatch, product, parts, self.unit)
+
+    def begin(self) -> None:
+        """See ``Sink``: there is nothing to read."""
+
+    def read_ahead(self, line: Line, column: Number) -> Ahead:
+        """See ``Sink``: there is nothing to read."""
+        return ()
 
     def line(self, batch: Number, row: Number) -> Line:
         """A row of a part."""
@@ -193,7 +245,9 @@ class Parts:
         at = places.mul(places.add(places.mul(number, product.m), row), product.n)
         return Line((), at)
 
-    def write(self, line: Line, column: Number, sums: Sequence[Value]) -> None:
+    def write(
+        self, line: Line, column: Number, sums: Sequence[Value], ahead: Ahead | None = None
+    ) -> None:
         """Write a unit."""
         place = self.elements.places.value(self.elements.places.add(line.offset, column))
         item = place if self.unit == 1 else place >> 2

@@ -57,6 +57,7 @@ class Product:
         rows: the axes that A and the result have.
         columns: the axes that B and the result have.
         summed: the axes that A and B have.
+        beside: bytes for each element of the result that go to or from memory beside it: what the nodes after the product read, and further results.
     """
 
     node: Node
@@ -65,6 +66,7 @@ class Product:
     rows: tuple[Axis, ...]
     columns: tuple[Axis, ...]
     summed: tuple[Axis, ...]
+    beside: int = 0
 
     @property
     def count(self) -> int:
@@ -107,6 +109,7 @@ class Product:
             turn(self.columns),
             turn(self.rows),
             turn(self.summed),
+            self.beside,
         )
 
     def free(self, side: int) -> tuple[Axis, ...]:
@@ -114,8 +117,11 @@ class Product:
         return self.columns if side else self.rows
 
 
-def product_of(spec: Spec) -> Product | None:
-    """The product of a body, if its operands are views of what lies in memory and all results have its shape."""
+def product_of(spec: Spec, *, tf32: bool = False) -> Product | None:
+    """The product of a body, if its operands are views of what lies in memory and all results have its shape.
+
+    With ``tf32``, what is rounded to that is seen as what lies in memory: who reads it rounds it.
+    """
     found = [node for node in spec.body.nodes if node.op.name == "dot_general"]
     if len(found) != 1:
         return None
@@ -125,11 +131,19 @@ def product_of(spec: Spec) -> Product | None:
         return None
     if any(output.shape != node.shape for output in spec.body.outputs):
         return None
-    seen = [strided(operand, widened=True) for operand in (left, right)]
+    seen = [strided(operand, widened=True, tf32=tf32) for operand in (left, right)]
     if any(view is None or not _is_read(view.base) for view in seen):
         return None
     a, b = (view for view in seen if view is not None)
-    return _product(node, a, b)
+    return replace(_product(node, a, b), beside=_beside(spec, node, (a.base, b.base)))
+
+
+def _beside(spec: Spec, node: Node, factors: Sequence[Node]) -> int:
+    """See ``Product.beside``."""
+    whole, body = prod(sizes(node)), spec.body
+    read = (leaf for leaf in body.inputs.values() if all(leaf is not factor for factor in factors))
+    found = sum(leaf.dtype.itemsize for leaf in read if prod(sizes(leaf)) == whole)
+    return found + sum(output.dtype.itemsize for output in body.outputs[1:])
 
 
 def _is_read(base: Node) -> bool:
@@ -163,10 +177,13 @@ def _product(node: Node, a: Strided, b: Strided) -> Product:
         Axis(left[i], (a.strides[i], b.strides[j]))
         for i, j in zip(attrs["a_contract"], attrs["b_contract"], strict=True)
     ]
-    groups = (
-        tuple(axis for axis in axes if axis.size != 1) for axes in (batch, rows, columns, summed)
-    )
-    return Product(node, (Operand(a.base, a.offset), Operand(b.base, b.offset)), *groups)
+    operands = Operand(a.base, a.offset), Operand(b.base, b.offset)
+    return Product(node, operands, _long(batch), _long(rows), _long(columns), _long(summed))
+
+
+def _long(axes: Sequence[Axis]) -> tuple[Axis, ...]:
+    """The axes along which there is more than one."""
+    return tuple(axis for axis in axes if axis.size != 1)
 
 
 def _free(attrs: dict[str, tuple[int, ...]], side: str, rank: int) -> list[int]:

@@ -249,7 +249,7 @@ class PixelSums:
         self._write_totals(taps, [channel], part)
 
     def _load(self, memory: Memory, at: Number) -> Value:
-        registers, dtype = self.e.registers, self.main.dtype
+        registers, dtype = self.e.registers, memory.dtype
         found: Value = registers.cast(registers.load(memory, at, dtype), dtype, self.kept)
         return found
 

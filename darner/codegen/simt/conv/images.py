@@ -160,7 +160,6 @@ class ImageColumns:
         return found
 
     def fetch(self, step: Value) -> None:
-        """See ``Loader``."""
         e, places, steps, share = self.e, self.e.places, self.steps, self.share
         patches = self.place.problem.patches
         if steps.flat:
@@ -185,7 +184,6 @@ class ImageColumns:
             self.tiles.load(e, register, Source(self.memory, at, exists, safe=steps.exact))
 
     def put(self) -> None:
-        """See ``Loader``."""
         self.share.put()
 
 
@@ -206,7 +204,6 @@ class WeightRows:
         return e.places.add(at, self.seen.offset)
 
     def fetch(self, step: Value) -> None:
-        """See ``Loader``."""
         e, share, problem, tiles = self.place.e, self.share, self.place.problem, self.steps.tiles
         places, registers = e.places, e.registers
         pitch = problem.taps * (1 if problem.turned else problem.patches.channels)
@@ -236,7 +233,6 @@ class WeightRows:
         return self.weight(channel, self.place.kernel_tap(taps)), steps.exists(channel)
 
     def put(self) -> None:
-        """See ``Loader``."""
         self.share.put()
 
 
@@ -259,7 +255,6 @@ class PackedRows:
         return places.add(first, places.offset(order, shape))
 
     def fetch(self, step: Value) -> None:
-        """See ``Loader``."""
         e, steps, share = self.place.e, self.steps, self.share
         places = e.places
         column = places.add(places.div(self.place.first_row, 4), share.places[0])
@@ -287,7 +282,6 @@ class PackedRows:
             register.set(value if exists is None else e.builder.choose(exists, value, 0.0))
 
     def put(self) -> None:
-        """See ``Loader``."""
         self.share.put()
 
 

@@ -32,7 +32,7 @@ def _seen(main: Node) -> list[Strided] | None:
     """The operands as they lie in memory, without gaps."""
     found = []
     for operand in main.operands:
-        seen = strided(operand)
+        seen = strided(operand, widened=True)
         if seen is None or seen.base.op.name != "input" or not all(sizes(operand)[1:]):
             return None
         if seen.strides != row_major(sizes(operand)):

@@ -65,7 +65,6 @@ class GradientRows:
         self.share = Share(product.tiles, product.tiles.rows, product.tiles.tile.rows, deep=True)
 
     def fetch(self, step: Value) -> None:
-        """See ``Loader``."""
         product, share, places = self.product, self.share, self.e.places
         patches = product.patches
         (image, *pixel), exists = product.pixel(step, share.depths[0])
@@ -84,7 +83,6 @@ class GradientRows:
             product.tiles.load(self.e, register, Source(self.memory, at, inside))
 
     def put(self) -> None:
-        """See ``Loader``."""
         self.share.put()
 
 
@@ -120,7 +118,6 @@ class PatchColumns:
         return taps.offset < 0 or taps.offset + last >= patches.sizes[axis]
 
     def fetch(self, step: Value) -> None:
-        """See ``Loader``."""
         e, product, share, places = self.e, self.product, self.share, self.e.places
         patches = product.patches
         (image, *pixel), exists = product.pixel(step, share.depths[0])
@@ -144,7 +141,6 @@ class PatchColumns:
             product.tiles.load(e, register, Source(self.memory, at, inside))
 
     def put(self) -> None:
-        """See ``Loader``."""
         self.share.put()
 
 

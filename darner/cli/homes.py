@@ -1,4 +1,4 @@
-"""``_rooms.py``: which modules declare each op and builder, so that they are imported when one is asked for."""
+"""``_homes.py``: which modules declare each op and builder, so that they are imported when one is asked for."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from types import FunctionType
 
 from .. import compat, ops, transforms
 from .. import interpreter as interpreter  # adds rules to ops
-from ..graph.op import Op, Rules
+from ..graph.op import Op, Rule, Rules
 from .facts import Item, builtin_items
 
 HEADER = '''\
-"""Which modules declare each op and builder: rooms of ``ops``, modules of ``compat``, and whatever adds rules to an op from outside its room.
+"""Which module declares each op and builder, and which others add rules to it.
 
 Generated from the registry; do not edit. To bring it up to date: python -m darner.cli.generate
 """
 
-ROOMS = {
+HOMES = {
 '''
 
 
-def rooms_text() -> str:
-    """The whole of ``_rooms.py``."""
+def homes_text() -> str:
+    """The whole of ``_homes.py``."""
     for package in (ops, compat, transforms):
         for module in walk_packages(package.__path__, f"{package.__name__}."):
             import_module(module.name)
-    rooms: dict[str, list[str]] = {}
+    homes: dict[str, list[str]] = {}
     for item in builtin_items():
-        rooms.setdefault(" ".join(_modules(item)), []).append(item.name)
-    return HEADER + "".join(_row(modules, rooms[modules]) for modules in sorted(rooms)) + "}\n"
+        homes.setdefault(" ".join(_modules(item)), []).append(item.name)
+    return HEADER + "".join(_row(modules, homes[modules]) for modules in sorted(homes)) + "}\n"
 
 
 def _row(modules: str, names: list[str]) -> str:
@@ -44,16 +44,15 @@ def _row(modules: str, names: list[str]) -> str:
 
 
 def _modules(item: Item) -> list[str]:
-    """Where an item is declared, and what adds rules to it that its own room does not import."""
+    """Where an item is declared, and what else adds rules to it."""
     if not isinstance(item, Op):
-        return [_room(item.function.__module__)]
-    home = _room(item.infer.__module__)
+        return [_below(item.function)]
+    home = _below(item.infer)
     rules = (getattr(item.rules, field.name) for field in fields(Rules))
-    others = {_room(rule.__module__) for rule in rules if isinstance(rule, FunctionType)}
-    return [home, *sorted(other for other in others - {home} if not other.startswith("ops"))]
+    added = {_below(rule) for rule in rules if isinstance(rule, FunctionType)}
+    return [home, *sorted(added - {home})]
 
 
-def _room(module: str) -> str:
-    """The room of a module of ``ops``; any other as it is."""
-    parts = module.split(".")[1:]
-    return ".".join(parts[:2] if parts[0] == "ops" else parts)
+def _below(function: Rule) -> str:
+    """The module of a function, without the package."""
+    return function.__module__.partition(".")[2]

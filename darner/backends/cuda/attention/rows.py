@@ -1,0 +1,92 @@
+"""A kernel of attention whose warps have some rows each, while it is written: what both forms of products have in common.
+
+Of each 16 rows and 8 columns a thread has the columns ``2 (lane % 4)`` and the next one, of the row ``lane / 4`` and of the one 8 further on: ``mma.sync`` and ``wgmma`` leave sums so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from ....codegen.ir.index import Number
+from ....codegen.simt.attention.operands import Reader
+from ....codegen.simt.builder import Value, Variable
+from ....graph import dtypes
+from ....lower.plan import Spec
+from ..instructions.scalars import lane_of
+from ..machine import Machine
+from .problem import PIECE, Problem, Rows
+
+Fragments: TypeAlias = list[list[list[Variable]]]
+"""Sums of a warp: for each 16 rows and each 8 columns, four of this thread."""
+
+
+class RowKernel(Reader):
+    """A launch whose blocks have some rows each.
+
+    Attributes:
+        problem: what is computed.
+        tiles: of 16 rows, that a warp has.
+        block: rows of a block.
+        lane: the thread's number in its warp.
+        row: the thread's first row, of those of its block; it is set by who knows the warps.
+        column: its first of every 8 columns.
+    """
+
+    row: Value
+
+    def __init__(
+        self, spec: Spec, machine: Machine, problem: Problem, threads: int, whole: bool
+    ) -> None:
+        super().__init__(spec, machine, problem.attention, threads, whole)
+        self.problem = problem
+        self.tiles, self.block = 1, 64
+        for leaf in {rows.leaf.id: rows.leaf for rows in problem.rows.values()}.values():
+            self.dispatch.as_vectors(self.dispatch.operand(leaf), PIECE)
+        b = self.builder
+        self.ops = lane_of(b, machine)
+        self.lane = b.let(b.local & 31, "lane")
+        self.column = b.let((self.lane & 3) * 2, "own_column")
+
+    def head_item(self, rows: Rows, batch: Number, head: Number) -> Value:
+        """The number of the piece that a head begins with."""
+        b = self.builder
+        found = b.index(rows.offset // PIECE)
+        for number, stride in ((batch, rows.strides[0]), (head, rows.strides[1])):
+            if stride:
+                found = found + number * (stride // PIECE)
+        return b.let(found, "head_item")
+
+    def zeros(self, columns: int, name: str) -> Fragments:
+        """Sums of a warp's rows and so many columns."""
+        b = self.builder
+        return [
+            [[b.variable(0.0, name, dtypes.f32) for _ in range(4)] for _ in range(columns // 8)]
+            for _ in range(self.tiles)
+        ]
+
+    def packed(self, sums: Fragments) -> list[list[Value]]:
+        """Sums as fragments of A, for each 16 columns, which become terms: four words for each 16 rows."""
+        kind, pack = self.problem.dtype, self.ops.pack
+        return [
+            [
+                pack(pair[0], pair[1], kind)
+                for own in sums
+                for eight in own[j : j + 2]
+                for pair in (eight[:2], eight[2:])
+            ]
+            for j in range(0, len(sums[0]), 2)
+        ]
+
+    def shuffled(self, values: Sequence[Value], mask: int) -> list[Value]:
+        """What the lane has whose number differs in these bits."""
+        return [self.builder.shuffle_xor(value, mask) for value in values]
+
+    def quad_sums(self, values: Sequence[Value]) -> list[Value]:
+        """The sums over the four threads that have parts of a row."""
+        b = self.builder
+        found = [b.let(value) for value in values]
+        for mask in (1, 2):
+            others = self.shuffled(found, mask)
+            found = [b.let(x + y) for x, y in zip(found, others, strict=True)]
+        return found

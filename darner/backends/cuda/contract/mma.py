@@ -1,0 +1,435 @@
+"""Products by ``mma.sync``: a ring of tiles in shared memory that ``cp.async`` fills, and warps that multiply fragments of them (sm_80).
+
+A tile has 128 bytes of K. Operands that are contiguous along K lie in rows of 128 bytes, others in rows of one term each; 16-byte pieces are swizzled by the number of the row, so that ``ldmatrix``
+reads eight rows without a bank twice. The fragments of the next 32 bytes of K are read before the current ones are multiplied, also from one tile to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from ....codegen.ir.index import Number
+from ....codegen.simt.builder import Memory, Simt, Value, Variable
+from ....codegen.simt.contract.load import offset
+from ....codegen.simt.contract.product import Product
+from ....codegen.simt.contract.tiles import SinkOf
+from ....codegen.simt.dispatch import Dispatch
+from ....codegen.simt.elements import ThreadElements
+from ....graph import dtypes
+from ....graph.integers import ceil_div
+from ..instructions.warp import Cores
+from .fragments import Corner, FragmentWriter, Room
+from .operands import PIECE, Layout
+from .raster import Raster
+
+ROW = 128
+"""Bytes of K in a tile."""
+STEPS = 4
+"""Products along K of a tile: 32 bytes each."""
+
+
+@dataclass(frozen=True)
+class MmaTile:
+    """What a block computes, and how.
+
+    Attributes:
+        bm: rows of a block.
+        bn: columns of a block.
+        wm: rows of a warp.
+        wn: columns of a warp.
+        stages: tiles in shared memory.
+        blocks: of a multiprocessor, at least; registers are given out for these.
+        full: products that a multiprocessor does in a cycle, of its peak, when it has enough to do.
+    """
+
+    bm: int
+    bn: int
+    wm: int
+    wn: int
+    stages: int
+    blocks: int = 1
+    full: float = 0.55
+
+    @property
+    def name(self) -> str:
+        """What tells it from others."""
+        return f"mma {self.bm}x{self.bn} by {self.wm}x{self.wn}, {self.stages} stages"
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.bm // self.wm * (self.bn // self.wn) * 32
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes of both operands' tiles."""
+        return (self.bm + self.bn) * ROW
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory."""
+        return self.stages * self.stage_bytes
+
+
+@dataclass(frozen=True)
+class MmaCut:
+    """A tile, and the number of parts that sums are cut into."""
+
+    tile: MmaTile
+    parts: int = 1
+
+    @property
+    def name(self) -> str:
+        """What tells it from others."""
+        return self.tile.name + (f", {self.parts} parts" if self.parts > 1 else "")
+
+    def raster(self, product: Product) -> Raster:
+        """The order of a product's tiles."""
+        return Raster.of(product, self.tile.bm, self.tile.bn, self.parts)
+
+
+@dataclass(frozen=True)
+class Source:
+    """An operand: how it lies, the memory that it lies in as items of 16 bytes, and rows (or columns) in all."""
+
+    layout: Layout
+    memory: Memory
+    extent: int
+    terms: int
+
+
+@dataclass(frozen=True)
+class Block:
+    """Where a block of threads works: a matrix of the batch, the first row or column, and its tile's rows and place in a stage."""
+
+    batch: Number
+    first: Value
+    rows: int
+    at: int
+
+
+Shifts = tuple[int | None, int | None]
+
+
+class PieceLoader:
+    """Brings tiles of one operand to shared memory, in pieces of 16 bytes that each thread has a share of.
+
+    Args:
+        dispatch: where the code goes.
+        cores: copies.
+        source: the operand.
+        block: which part of it.
+        shifts: so many low bits of a line's number do not count in its swizzle, as lines that 8 lanes read together differ in what is above: of operands along K, and of others; None swizzles nothing.
+    """
+
+    def __init__(
+        self,
+        dispatch: Dispatch,
+        cores: Cores,
+        source: Source,
+        block: Block,
+        shifts: Shifts = (0, 0),
+    ) -> None:
+        b = self.builder = dispatch.builder
+        self.cores, self.source, self.block = cores, source, block
+        layout = source.layout
+        self.elements: ThreadElements = dispatch.elements()
+        places = self.elements.places
+        self.along_k = layout.along == "summed"
+        self.across = ROW // PIECE if self.along_k else block.rows * layout.dtype.itemsize // PIECE
+        self.lines = block.rows if self.along_k else ROW // layout.dtype.itemsize
+        self.apart = dispatch.threads // self.across
+        self.piece = b.let(b.local % self.across, "piece")
+        self.line = b.let(b.local // self.across, "line")
+        origin = places.add(
+            offset(self.elements, block.batch, layout.in_pieces("batch")),
+            layout.offset // layout.piece,
+        )
+        free = layout.in_pieces("free")
+        self.bases: list[Number] = []
+        if self.along_k:
+            for i in range(self.lines // self.apart):
+                row = b.let(b.min(block.first + (self.line + i * self.apart), source.extent - 1))
+                self.bases.append(self._kept(places.add(origin, offset(self.elements, row, free))))
+        else:
+            piece = b.let(block.first // layout.piece + self.piece)
+            last = ceil_div(source.extent, layout.piece) - 1
+            inside = b.let(b.min(piece, last))
+            self.bases.append(self._kept(places.add(origin, offset(self.elements, inside, free))))
+            self.width = self._bytes_of(piece, source.extent)
+        shift = shifts[not self.along_k]
+        count = self.lines // self.apart
+        pitch = self.across * PIECE
+        if shift is None or self.apart % (8 << shift) == 0:
+            # The swizzle is the same for all of them.
+            first = self._place(self.line, shift)
+            self.tos = [first + i * self.apart * pitch for i in range(count)]
+        else:
+            lines = [b.let(self.line + i * self.apart) for i in range(count)]
+            self.tos = [self._place(line, shift) for line in lines]
+
+    def _place(self, line: Value, shift: int | None) -> Value:
+        """Where this thread's piece of a line goes in a stage."""
+        b = self.builder
+        piece = self.piece if shift is None else b.let(self.piece ^ ((line >> shift) & 7))
+        return b.let(line * (self.across * PIECE) + (piece << 4) + self.block.at, "to")
+
+    def _kept(self, number: Number) -> Number:
+        return number if isinstance(number, int) else self.builder.let(number)
+
+    def _bytes_of(self, piece: Value, extent: int) -> Value | int:
+        """Bytes of a piece that there are, along an axis of so many elements."""
+        b, layout = self.builder, self.source.layout
+        count = ceil_div(extent, layout.piece)
+        whole = b.choose(piece < count, b.index(PIECE), 0)
+        if extent % layout.piece == 0:
+            return b.let(whole)
+        rest = extent % layout.piece * layout.dtype.itemsize
+        return b.let(b.choose(piece == count - 1, b.index(rest), whole))
+
+    def copy(self, block: Value, stage: Value) -> None:
+        """Copy the tile of a block of terms to the stage at an address; beyond the operand there are zeros."""
+        b, source, layout = self.builder, self.source, self.source.layout
+        places = self.elements.places
+        steps = layout.in_pieces("summed")
+        terms = ROW // layout.dtype.itemsize
+        if self.along_k:
+            piece = b.let(block * self.across + self.piece)
+            nbytes = self._bytes_of(piece, source.terms)
+            inside = b.let(b.min(piece, ceil_div(source.terms, layout.piece) - 1))
+            moved = self._kept(offset(self.elements, inside, steps))
+            for base, to in zip(self.bases, self.tos, strict=True):
+                item = places.value(places.add(base, moved))
+                self.cores.copy_async(b.let(stage + to), source.memory, item, nbytes)
+            return
+        for i, to in enumerate(self.tos):
+            term = b.let(block * terms + (self.line + i * self.apart))
+            inside = b.let(b.min(term, source.terms - 1))
+            item = places.value(places.add(self.bases[0], offset(self.elements, inside, steps)))
+            nbytes = b.let(b.choose(term < source.terms, self.width, 0))
+            self.cores.copy_async(b.let(stage + to), source.memory, item, nbytes)
+
+
+class FragmentReader:
+    """Reads the fragments of one operand from a stage: sixteen rows (of A) or columns (of B) at a time.
+
+    Args:
+        builder: where the code goes.
+        cores: reads matrices.
+        along_k: whether the operand lies in rows along K.
+        first: the warp's first row in the tile.
+        block: the operand's tile; A's is the first in a stage.
+    """
+
+    def __init__(
+        self, builder: Simt, cores: Cores, along_k: bool, first: Value, block: Block
+    ) -> None:
+        b = self.builder = builder
+        self.cores, self.along_k = cores, along_k
+        lane = b.let(b.local & 31, "lane")
+        eight = b.let(lane & 7)
+        low, high = b.let((lane >> 3) & 1), b.let(lane >> 4)
+        # The four matrices: of A rows change first and terms then, of B terms and then columns.
+        by_row, by_term = (low, high) if block.at == 0 else (high, low)
+        self.offsets: list[Value] = []
+        if along_k:
+            row = b.let((first + (by_row * 8 + eight)) * ROW + block.at)
+            for step in range(STEPS):
+                self.offsets.append(b.let(row + (((by_term + 2 * step) ^ eight) << 4)))
+            self.apart, self.deep = 16 * ROW, 0
+        else:
+            pitch = block.rows * 2
+            row = b.let((by_term * 8 + eight) * pitch + block.at)
+            self.apart, self.deep = 0, 16 * pitch
+            self.piece = b.let(first // 8 + by_row)
+            self.row, self.eight = row, eight
+
+    def prepare(self, count: int) -> None:
+        """Write the addresses of so many sixteens of rows."""
+        if not self.along_k:
+            b = self.builder
+            self.offsets = [
+                b.let(self.row + (((self.piece + 2 * i) ^ self.eight) << 4)) for i in range(count)
+            ]
+
+    def read(self, stage: Value, step: int, count: int) -> list[Value]:
+        """Four words for each of some sixteens of rows, for one product along K."""
+        b = self.builder
+        if self.along_k:
+            addresses = [stage + (self.offsets[step] + i * self.apart) for i in range(count)]
+        else:
+            addresses = [stage + (self.offsets[i] + step * self.deep) for i in range(count)]
+        return self.cores.ldmatrix([*map(b.let, addresses)], transposed=not self.along_k)
+
+
+class _Warp:
+    """The main loop of a warp: its fragments and its sums."""
+
+    def __init__(
+        self,
+        builder: Simt,
+        cores: Cores,
+        tile: MmaTile,
+        dtype: str,
+        readers: Sequence[FragmentReader],
+    ) -> None:
+        self.builder, self.cores, self.tile, self.dtype = builder, cores, tile, dtype
+        self.readers = readers
+        self.down, self.across = tile.wm // 16, tile.wn // 8
+        for reader, count in zip(readers, (self.down, self.across // 2), strict=True):
+            reader.prepare(count)
+        self.sums: list[list[list[Variable]]] = [
+            [[builder.variable(0.0, "c", dtypes.f32) for _ in range(4)] for _ in range(self.across)]
+            for _ in range(self.down)
+        ]
+
+    def fragments(self, stage: Value, step: int) -> list[Value]:
+        """The fragments of both operands for one product along K."""
+        left, right = self.readers
+        return left.read(stage, step, self.down) + right.read(stage, step, self.across // 2)
+
+    def multiply(self, fragments: Sequence[Value]) -> None:
+        """Add the products of fragments."""
+        count = 4 * self.down
+        self.cores.multiply(self.dtype, self.sums, fragments[:count], fragments[count:])
+
+
+def write_mma(
+    dispatch: Dispatch,
+    cores: Cores,
+    product: Product,
+    cut: MmaCut,
+    sources: Sequence[Source],
+    sink: SinkOf,
+) -> None:
+    """Write the kernel of a product."""
+    b, tile = dispatch.builder, cut.tile
+    raster = cut.raster(product)
+    place = raster.place(b, b.group)
+    took = sink(place.part)
+    blocks = (
+        Block(place.batch, place.row, tile.bm, 0),
+        Block(place.batch, place.column, tile.bn, tile.bm * ROW),
+    )
+    loaders = [
+        PieceLoader(dispatch, cores, source, block)
+        for source, block in zip(sources, blocks, strict=True)
+    ]
+    warp = b.let(b.local // 32, "warp")
+    down = tile.bm // tile.wm
+    row, column = b.let(warp % down * tile.wm), b.let(warp // down * tile.wn)
+    readers = [
+        FragmentReader(b, cores, loader.along_k, first, block)
+        for loader, first, block in zip(loaders, (row, column), blocks, strict=True)
+    ]
+    dtype = sources[0].layout.dtype
+    own = _Warp(b, cores, tile, "tf32" if dtype is dtypes.f32 else dtype.name, readers)
+    total = ceil_div(product.k, ROW // dtype.itemsize)
+    _write_loop(cores, own, loaders, *raster.blocks(b, place.part, total))
+    corner = Corner(place.batch, b.let(place.row + row), b.let(place.column + column))
+    room = Room(b.let(cores.base + warp * (tile.wm * tile.wn * 4)), tile.wn)
+    took.begin()
+    FragmentWriter(b, cores, product, room).write(took, corner, own.sums)
+
+
+def _write_loop(
+    cores: Cores, own: _Warp, loaders: Sequence[PieceLoader], first: Value, last: Value
+) -> None:
+    """Write the loop over blocks of terms."""
+    b, tile = own.builder, own.tile
+
+    def copy(block: Value, stage: Value) -> None:
+        for loader in loaders:
+            loader.copy(block, stage)
+        cores.commit()
+
+    def arrive() -> None:
+        cores.wait(tile.stages - 2)
+        b.barrier()
+
+    def following(stage: Value) -> Value:
+        end = cores.base + (tile.stages - 1) * tile.stage_bytes
+        return b.let(b.choose(stage == end, cores.base, stage + tile.stage_bytes))
+
+    for i in range(tile.stages - 1):
+        copy(b.let(first + i), b.let(cores.base + i * tile.stage_bytes))
+    arrive()
+    current = b.variable(cores.base, "current")
+    filled = b.variable(b.let(cores.base + (tile.stages - 1) * tile.stage_bytes), "filled")
+    held = [b.variable(word, "held") for word in own.fragments(b.let(cores.base), 0)]
+    with b.for_(first, last, name="block") as block:
+        stage = b.let(current, "stage")
+        fragments: list[Value] = [b.let(word) for word in held]
+        for step in range(STEPS):
+            if step == STEPS - 1:
+                arrive()
+                after = following(stage)
+                current.set(after)
+                ahead = own.fragments(after, 0)
+            else:
+                ahead = own.fragments(stage, step + 1)
+            if step == 0:
+                to = b.let(filled)
+                copy(b.let(block + (tile.stages - 1)), to)
+                filled.set(following(to))
+            own.multiply(fragments)
+            fragments = ahead
+        for variable, word in zip(held, fragments, strict=True):
+            variable.set(word)
+    # The tiles are read: what comes next has their memory.
+    cores.wait(0)
+    b.barrier()
+
+
+class RingTile(Protocol):
+    """A tile whose stages form a ring."""
+
+    @property
+    def stages(self) -> int:
+        """How many there are."""
+        ...
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes of each."""
+        ...
+
+
+@contextmanager
+def write_ring(
+    b: Simt,
+    cores: Cores,
+    tile: RingTile,
+    loaders: Sequence[PieceLoader],
+    blocks: tuple[Value, Value],
+) -> Iterator[Value]:
+    """Write a loop over blocks of terms: what is written inside has the address of a stage that is there; after the loop, all of shared memory is free."""
+
+    def copy(block: Value, stage: Value) -> None:
+        for loader in loaders:
+            loader.copy(block, stage)
+        cores.commit()
+
+    def following(stage: Value) -> Value:
+        end = cores.base + (tile.stages - 1) * tile.stage_bytes
+        return b.let(b.choose(stage == end, cores.base, stage + tile.stage_bytes))
+
+    first, last = blocks
+    for i in range(tile.stages - 1):
+        copy(b.let(first + i), b.let(cores.base + i * tile.stage_bytes))
+    current = b.variable(cores.base, "current")
+    filled = b.variable(b.let(cores.base + (tile.stages - 1) * tile.stage_bytes), "filled")
+    with b.for_(first, last, name="block") as block:
+        cores.wait(tile.stages - 2)
+        b.barrier()
+        # Everybody has read the stage before.
+        to, stage = b.let(filled), b.let(current, "stage")
+        copy(b.let(block + (tile.stages - 1)), to)
+        filled.set(following(to))
+        yield stage
+        current.set(following(stage))
+    cores.wait(0)
+    b.barrier()
