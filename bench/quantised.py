@@ -2,6 +2,8 @@
 
 Beside each other, in turns, results compared first: weights that are decoded in the product (``packed``), decoded to f32 in every step and multiplied then (``first``), kept in memory
 as f32 (``floats``), and PyTorch's product of f32 (``torch``, on the CPU). Times are the fastest of many turns: of products that take microseconds, everything else on a machine only adds to them.
+The last two columns are medians over the turns: how many times as long decoding first takes, and how many times as long floats take that lie there decoded. One thread of the CPU is timed by its
+own clock, so that other programs do not count.
 """
 
 import argparse
@@ -16,7 +18,7 @@ from darner import Graph, QuantScheme
 from darner.ops.quantised.packed import decoded
 
 SCHEMES = ("q8_0", "q4_0", "q4_k", "q6_k", "int8_block(32)", "int4_block(32)")
-ROWS = (1, 4, 32, 128)
+ROWS = (1, 4, 8, 12, 32, 128)
 SIZES = ("2048x2048", "1920x1001")
 """Terms and columns; the others are odd for tiles, and even for codes that share a byte where a scheme needs that."""
 
@@ -78,8 +80,30 @@ def session_of(weights, rows, form, device, threads):
     return session, given
 
 
+@dataclass(frozen=True)
+class Found:
+    """What was measured.
+
+    Attributes:
+        times: seconds of each form in each turn.
+        bytes: of the session of ``packed``.
+    """
+
+    times: dict[str, list[float]]
+    bytes: int
+
+    def least(self, form):
+        """Milliseconds of a form."""
+        return 1e3 * min(self.times[form])
+
+    def ratio(self, form):
+        """How many times as long as ``packed`` a form takes."""
+        turns = zip(self.times[form], self.times["packed"], strict=True)
+        return float(np.median([other / packed for other, packed in turns]))
+
+
 def measured(weights, rows, device, threads, seconds):
-    """Milliseconds of each form, the least of many turns, and bytes of the session of ``packed``."""
+    """All forms in turns, once their results are compared."""
     sessions = {
         form: session_of(weights, rows, form, device, threads)
         for form in ("packed", "first", "floats")
@@ -96,16 +120,19 @@ def measured(weights, rows, device, threads, seconds):
         left, right = torch.from_numpy(x), torch.from_numpy(weights.floats)
         calls["torch"] = lambda: left @ right
     times = {form: [] for form in calls}
+    order = np.random.default_rng(0)
+    clock = time.thread_time if (device, threads) == ("cpu", 1) else time.perf_counter
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(times["first"]) < 5:
-        for form, call in calls.items():
-            start = time.perf_counter()
-            call()
-            times[form].append(time.perf_counter() - start)
+        # In any order: what comes after PyTorch's product would share a core with its threads, which go on waiting.
+        for form in order.permutation(list(calls)):
+            start = clock()
+            calls[form]()
+            times[form].append(clock() - start)
     used = sessions["packed"][0].memory_summary().total_buffer_bytes
     for session, _ in sessions.values():
         session.close()
-    return {form: 1e3 * min(found) for form, found in times.items()}, used
+    return Found(times, used)
 
 
 def main():
@@ -122,7 +149,9 @@ def main():
     threads = chosen.threads if chosen.device == "cpu" else None
     print(
         "scheme           size          rows     packed      first     floats      torch   MB packed"
+        "   first/packed  floats/packed"
     )
+    worst = (float("inf"),)
     for scheme in chosen.schemes:
         for size in chosen.sizes:
             terms, columns = map(int, size.split("x"))
@@ -130,12 +159,16 @@ def main():
             weights = weights_of(scheme, -(-terms // block) * block, columns)
             shape = "x".join(map(str, weights.floats.shape))
             for rows in chosen.rows:
-                found, used = measured(weights, rows, chosen.device, threads, chosen.seconds)
+                found = measured(weights, rows, chosen.device, threads, chosen.seconds)
+                worst = min(worst, (found.ratio("first"), scheme, shape, rows))
                 shown = "".join(
-                    f"{found[form]:8.2f} ms" if form in found else " " * 11
+                    f"{found.least(form):8.2f} ms" if form in found.times else " " * 11
                     for form in ("packed", "first", "floats", "torch")
                 )
-                print(f"{scheme:16} {shape:12} {rows:5}{shown} {used / 1e6:9.1f}", flush=True)
+                shown += f" {found.bytes / 1e6:9.1f}"
+                shown += f"{found.ratio('first'):16.2f}{found.ratio('floats'):15.2f}"
+                print(f"{scheme:16} {shape:12} {rows:5}{shown}", flush=True)
+    print("least first/packed:", *worst)
 
 
 if __name__ == "__main__":

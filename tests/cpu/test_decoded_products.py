@@ -147,3 +147,81 @@ def test_products_of_nothing(rows):
     given = {"x": np.ones((rows, 0), np.float32), "w": np.zeros((3, 0), np.uint8)}
     with darner.build_inference_session(g, device="cpu") as session:
         assert (session.run(given)["output0"] == np.zeros((rows, 3))).all()
+
+
+SCALED = [
+    ("int8_block(32)", 3, 70, 40),
+    ("int8_block(32)", 12, 300, 1002),
+    ("int8_block_asym(20)", 17, 530, 66),
+    ("int4_block(32)", 8, 257, 34),
+    ("int4_block(7)", 40, 600, 514),
+    ("int8_block(32)", 130, 259, 98),
+    ("int4_block(32)", 400, 260, 300),
+]
+"""Schemes with scales beside the codes; rows, terms and columns: one tile of rows, several, and panels; whole vectors and parts of them; one block of terms and several."""
+
+
+@pytest.mark.parametrize(("scheme", "rows", "terms", "columns"), SCALED)
+def test_scales_beside_the_codes(scheme, rows, terms, columns):
+    rng = np.random.default_rng(0)
+    known = QuantScheme(scheme)
+    stored = darner.quantize_weights(rng.normal(size=(terms, columns)), known)._asdict()
+    stored = {name: value for name, value in stored.items() if value is not None}
+    x = rng.normal(size=(rows, terms)).astype(np.float32)
+
+    def codes(g):
+        leaves = {name: g.input(name, value.shape, value.dtype) for name, value in stored.items()}
+        return g.dequantize_blocks(**leaves, scheme=known)
+
+    g = Graph()
+    g.set_outputs([codes(g)])
+    (weights,) = darner.run(g, stored)
+    g = Graph()
+    g.set_outputs([g.input("x", x.shape) @ codes(g)])
+    found, kinds = run_cpu(g, 1, x=x, **stored)
+    assert kinds == ["contract"]
+    assert_near(found, x.astype(np.float64) @ weights)
+    # How threads share it out changes no bit.
+    assert (run_cpu(g, 3, x=x, **stored)[0] == found).all()
+
+
+@pytest.mark.parametrize("rows", [3, 8, 11, 16])
+def test_dot_products_with_several_columns_at_a_time(rows):
+    codes = codes_of("q4_0", 23, 160)
+    x = np.random.default_rng(1).normal(size=(rows, 160)).astype(np.float32)
+    g = Graph()
+    left, right = g.input("x", x.shape), g.input("w", codes.shape, "u8")
+    g.set_outputs([g.dequant_matmul_packed(left, right, "q4_0")])
+    found, _ = run_cpu(g, 1, x=x, w=codes)
+    assert_near(found, x.astype(np.float64) @ decoded(QuantScheme.GgufQ4_0, codes).T)
+    assert (run_cpu(g, 3, x=x, w=codes)[0] == found).all()
+
+
+@pytest.mark.parametrize("scheme", ["int4_block(32)", "q8_0"])
+@pytest.mark.parametrize("rows", [1, 3, 9, 16, 40])
+def test_batches_of_decoded_matrices(scheme, rows):
+    # Matrices of a batch lie at addresses that are indices.
+    rng = np.random.default_rng(2)
+    known = QuantScheme(scheme)
+    x = rng.normal(size=(2, rows, 64)).astype(np.float32)
+    if known.is_packed:
+        stored = {"codes": rng.integers(0, 60, (2, 40, known.row_bytes(64))).astype(np.uint8)}
+    else:
+        stored = {
+            "codes": rng.integers(0, 256, (2, 64, 20)).astype(np.uint8),
+            "scales": rng.normal(size=(2, 2, 40)).astype(np.float32),
+            "offsets": rng.integers(0, 15, (2, 2, 40)).astype(np.float32),
+        }
+
+    def weights(g):
+        leaves = {name: g.input(name, value.shape, value.dtype) for name, value in stored.items()}
+        found = g.dequantize_blocks(**leaves, scheme=known)
+        return found.transpose((0, 2, 1)) if known.is_packed else found
+
+    g = Graph()
+    g.set_outputs([weights(g)])
+    (wanted,) = darner.run(g, stored)
+    g = Graph()
+    g.set_outputs([g.input("x", x.shape) @ weights(g)])
+    found, _ = run_cpu(g, 2, x=x, **stored)
+    assert_near(found, x.astype(np.float64) @ wanted)

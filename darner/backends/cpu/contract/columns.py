@@ -17,6 +17,7 @@ class Columns(NamedTuple):
         stop: the one after the last.
         sums: where their sums go, ``[row][column - first]``.
         copy: memory for a copy of the rows of A.
+        panel: memory for what is decoded of a tile's columns.
     """
 
     a: Pointer
@@ -25,3 +26,4 @@ class Columns(NamedTuple):
     stop: Value
     sums: Pointer
     copy: Pointer
+    panel: Pointer

@@ -12,6 +12,7 @@ from ....graph.node import Node
 from .columns import Columns
 from .decoded_elements import Ahead, Decoded, DecodedElements, of_block, picked
 from .decoded_rows import DecodedDots, DecodedRows
+from .decoded_tiles import DecodedTiles
 from .pack import transpose
 from .plan import Cut, PanelOf
 
@@ -36,7 +37,9 @@ class Decoder:
         leaves = self.operand.leaves()
         addresses = {leaf.id: self.operand.code.operand_of(leaf) for leaf in leaves}
         elements = DecodedElements(self.operand, builder, addresses)
-        if plan.path == "rows":
+        if plan.path == "registers":
+            DecodedTiles(elements, plan, columns).emit()
+        elif plan.path == "rows":
             DecodedRows(elements, plan, columns).emit()
         else:
             DecodedDots(elements, plan, columns).emit()

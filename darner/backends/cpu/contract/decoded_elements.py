@@ -6,13 +6,14 @@ others; what reads them makes indices of these again.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import gcd
 from typing import NamedTuple
 
 from ....codegen.elements.elements import Elements
 from ....codegen.elements.packed import decoded_in_block
-from ....codegen.ir.emit import ir, lane_numbers
+from ....codegen.ir.emit import ir, lane_numbers, prefetch
 from ....codegen.ir.index import Index, IndexMath, Lanes, i64
 from ....codegen.ir.types import STORAGE_BYTES, Builder, Pointer, Value
 from ....graph.node import Node
@@ -106,16 +107,35 @@ class DecodedElements:
         value = elements.at(self.operand.node, [*ahead.batch, *last])
         return elements.indices.spread(value, lanes)
 
-    def of_rows(self, ahead: Ahead, columns: Lanes, count: int, mask: Value | None) -> list[Value]:
-        """The elements of columns in as many rows from ``ahead`` on, all of one block: its scales are read once."""
+    def of_rows(
+        self, ahead: Ahead, columns: Lanes, count: int, mask: Value | None
+    ) -> Iterator[Value]:
+        """The elements of columns in as many rows from ``ahead`` on, all of one block: its scales are read once. Each is decoded when it is asked for."""
         elements, node = self._elements(mask), self.operand.node
         block = elements.indices.div(ahead.term, self.operand.scheme.block)
-        found = []
         for step in range(count):
             row = elements.indices.add(ahead.term, step)
             value = decoded_in_block(elements, node, [*ahead.batch, row, columns], block)
-            found.append(elements.indices.spread(value, columns.count))
-        return found
+            yield elements.indices.spread(value, columns.count)
+
+    def ask(self, ahead: Ahead, columns: int) -> None:
+        """Prefetch the code so many columns after an element, where codes lie in memory as they are."""
+        node, builder, scheme = self.operand.node, self.builder, self.operand.scheme
+        codes, math = node.operands[0], IndexMath(builder)
+        if codes.id not in self.addresses:
+            return
+        column = math.add(ahead.column, columns)
+        if scheme.is_packed:
+            if not self.operand.summed_last:
+                return
+            byte = math.div(math.mul(ahead.term, scheme.layout.bytes), scheme.block)
+            index = [*ahead.batch, column, byte]
+        else:
+            wide = math.div(column, 2) if scheme.layout.code == "nibble" else column
+            index = [*ahead.batch, ahead.term, wide]
+        at = i64(math.offset(index, sizes(codes)))
+        place = builder.gep(self.addresses[codes.id], [at], source_etype=ir().IntType(8))
+        prefetch(builder, place)
 
     def _elements(self, mask: Value | None) -> Elements:
         code = self.operand.code

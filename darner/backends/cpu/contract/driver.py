@@ -172,12 +172,12 @@ class Driver:
         sum_columns = sum_rows if plan.path == "rows" else sum_dots
         if plan.decoder is not None:
             sum_columns = plan.decoder.sum_few
-
         end = minimum(builder, builder.mul(high, i64(plan.grain)), i64(contraction.n))
 
         def chunk(first: Value, _: Sequence[Value]) -> None:
             stop = minimum(builder, builder.add(first, i64(plan.chunk)), end)
-            sum_columns(builder, plan, Columns(a, b, first, stop, self.own_sums, self.own_rows))
+            own = self.own_sums, self.own_rows, self.own_panels
+            sum_columns(builder, plan, Columns(a, b, first, stop, *own))
             self.finish_columns(batch, first, stop)
 
         loop(builder, builder.mul(low, i64(plan.grain)), end, plan.chunk, chunk)

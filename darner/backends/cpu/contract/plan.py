@@ -14,6 +14,7 @@ from ..emit.panels import Panels
 from ..model import CpuModel
 from ..runtime.jit import Machine
 from .columns import Columns
+from .decoded_plan import Dots, decoded_dots, decoded_path, in_registers
 from .prefetch import EACH
 from .tile import LONG_TURN, UNROLL, Tile, choose_tile, fit_tile
 
@@ -61,8 +62,6 @@ FEWEST_HELD = 4
 """Panels of B that must fit the cache for rows of C to be written in long runs."""
 FEW_ROWS = 4
 """Up to this many rows, B is read once from where it stands: packing it would cost more than using it."""
-MOST_DECODED_ROWS = 8
-"""The most rows that are multiplied with terms of B as these are decoded."""
 MOST_DOT_ROWS = 24
 """The most rows for which dot products are made of columns whose terms are contiguous."""
 TERMS_OF_DOT_ROW = 32
@@ -194,7 +193,8 @@ class Cut:
     Attributes:
         tile: rows and columns kept in registers.
         panel: the type of the panels of B.
-        path: ``tiles``, or for a few rows of a B that is not packed ``rows`` (its columns are contiguous) or ``dots`` (its k are).
+        path: ``tiles``, or for a few rows of a B that is not packed ``rows`` (its columns are contiguous) or ``dots`` (its k are); ``registers`` where
+            tiles of sums stay in registers beside a B that is decoded.
         block: k summed in one pass.
         rows: rows of A that are used together.
         group: panels of B that are packed, and used with the same rows, together.
@@ -309,7 +309,22 @@ class Cut:
     @property
     def grain(self) -> int:
         """Columns that threads share out at a time where there are a few rows."""
+        if self.path == "registers":
+            return self.tile.width
         return self.tile.lanes * (1 if self.path == "dots" else 4)
+
+    @property
+    def dots(self) -> Dots:
+        """The dot products that are made together of a B that is decoded."""
+        parts = self.contraction.decoded // self.tile.lanes
+        return decoded_dots(self.contraction.m, parts, self.tile)
+
+    @property
+    def keeps_panel(self) -> bool:
+        """Whether the first rows that meet what is decoded, of a few columns, keep it for those after them."""
+        if self.path == "dots" and self.contraction.decoded:
+            return self.contraction.m > self.dots.rows
+        return self.path == "registers" and self.tiles > 1
 
     @property
     def shared_group(self) -> int:
@@ -322,7 +337,7 @@ class Cut:
     def units(self) -> int:
         """Pieces of work that threads share out."""
         contraction = self.contraction
-        if self.path in ("rows", "dots"):
+        if self.path != "tiles":
             return contraction.batch * ceil_div(contraction.n, self.grain)
         return contraction.batch * self.tiles * (1 if self.by_rows else self.panels)
 
@@ -334,7 +349,11 @@ class Cut:
             return 0, 0, 0
         if self.path != "tiles":
             a = contraction.m * self.row_length if self.path == "dots" else 0
-            return 0, _round(a * size), _round(contraction.m * self.chunk * size)
+            b = 0
+            if self.keeps_panel:
+                dots = self.row_length * self.dots.columns
+                b = dots if self.path == "dots" else self.block * self.tile.width
+            return _round(b * size), _round(a * size), _round(contraction.m * self.chunk * size)
         b = self.tile.width * (2 * self.block if self.rolling else self.group * contraction.k)
         if self.packed or self.direct:
             b = 0
@@ -363,8 +382,9 @@ def cut(
     tile = choose_tile(machine, storage) if usual else fit_tile(machine, storage, m, n)
     size = STORAGE_BYTES[accumulator]
     path, chunk = _path(contraction, tile, packed_b)
-    path = _decoded_path(contraction, tile) or path
-    block = _block(contraction, tile)
+    path, block = decoded_path(contraction, tile, model) or path, _block(contraction, tile)
+    if path == "registers":
+        tile, block, chunk = in_registers(contraction, tile, model)
     panels = max(1, ceil_div(n, tile.width))
     tiles = max(1, ceil_div(m, tile.rows))
     by_rows = (
@@ -394,6 +414,8 @@ def cut(
     if runs:
         # A few rows of C at a time, over many columns: what is read with them comes in long runs.
         rows, group, rolling, blocked = tile.rows, _evenly(panels, held), False, False
+    elif path == "registers":
+        rows, group = m, 1
     elif blocked:
         block = k if k <= LONGEST_PASS else block
         rows, group = _blocked_rows(contraction, tile, block, packed_b, model)
@@ -446,17 +468,6 @@ def _path(contraction: Contraction, tile: Tile, packed_b: bool) -> tuple[str, in
     elif not packed_b and _sums_dots(contraction):
         path, chunk = "dots", min(chunk, LONGEST_CHUNK * FEW_ROWS // (m * tile.lanes) * tile.lanes)
     return path, chunk
-
-
-def _decoded_path(contraction: Contraction, tile: Tile) -> str:
-    """The path of a few rows of a B that is decoded, where packing panels of it would take longer; none of others."""
-    few = contraction.decoded and 0 < contraction.m <= MOST_DECODED_ROWS and contraction.k > 0
-    if not few or contraction.strided_terms or tile.lanes == 1:
-        return ""
-    if contraction.decoded % tile.lanes == 0:
-        return "dots"
-    rows = contraction.b_strides[2] == 1
-    return "rows" if rows and contraction.n > tile.lanes else ""
 
 
 def _blocked_rows(

@@ -1,4 +1,4 @@
-"""Products whose panels threads claim one by one: all panels while A stays in the cache, or some rows of a group of panels in long runs."""
+"""Products whose panels threads claim one by one: all panels while A stays in the cache, columns that are decoded, or some rows of a group of panels in long runs."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from .shared import claim_blocks, shared_bytes
 
 FEWEST_PANELS, PANELS_OF_THREAD = 8, 4
 """Products of fewer panels, in all or for each thread, are shared out evenly: a panel is too much to be late by."""
+TILES_CLAIMED = 4
+"""Tiles of columns that are claimed at a time where B is decoded beside them."""
 ROWS_CLAIMED = 8
 """Tiles of rows that are claimed at a time where rows are written in long runs."""
 
@@ -29,6 +31,8 @@ def _fewest(plan: Cut) -> int:
 def can_claim(plan: Cut, packed_b: bool) -> bool:
     """Whether panels of a product are worth claiming."""
     contraction = plan.contraction
+    if plan.path == "registers":
+        return contraction.batch == 1 and plan.keeps_panel and _strips(plan) >= _fewest(plan)
     if plan.path != "tiles" or contraction.batch != 1 or plan.by_rows or plan.direct:
         return False
     if plan.stays:
@@ -57,7 +61,9 @@ def scratch_of(plan: Cut, packed_b: bool, straight: bool) -> tuple[int, int]:
 
 def emit_claimed(driver: Driver, code: Code) -> None:
     """All of a product, by claims."""
-    if driver.plan.runs:
+    if driver.plan.path == "registers":
+        _claim_strips(driver, code)
+    elif driver.plan.runs:
         _claim_runs(driver, code, *_operands(driver, i64(0)))
     elif driver.plan.blocked:
         claim_blocks(driver, code, *_operands(driver, i64(0)))
@@ -122,6 +128,25 @@ def _claim_panels(driver: Driver, code: Code) -> None:
         return turn
 
     while_claimed(claims, division, use_piece, [i64(0)], start)
+
+
+# --------------------------------------------------------------------------- columns that are decoded
+
+
+def _strips(plan: Cut) -> int:
+    return ceil_div(plan.units, TILES_CLAIMED)
+
+
+def _claim_strips(driver: Driver, code: Code) -> None:
+    """Pieces are the columns of some tiles, with all rows: who has them decodes them."""
+    builder, plan = driver.builder, driver.plan
+
+    def use_piece(piece: Value) -> None:
+        start = builder.mul(piece, i64(TILES_CLAIMED))
+        stop = minimum(builder, builder.add(start, i64(TILES_CLAIMED)), i64(plan.units))
+        driver.emit(start, stop)
+
+    code.claims.each(_strips(plan), use_piece)
 
 
 # --------------------------------------------------------------------------- runs of rows

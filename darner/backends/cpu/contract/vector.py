@@ -27,7 +27,7 @@ from .plan import Cut
 
 def sum_rows(builder: Builder, plan: Cut, columns: Columns) -> None:
     """The sums of some columns: rows of B added up."""
-    a, b, first, stop, sums, _ = columns
+    a, b, first, stop, sums, *_ = columns
     contraction, lanes = plan.contraction, plan.tile.lanes
     dtype, accumulator = contraction.dtype, accumulator_of(contraction.dtype)
     _, row_stride, k_stride = contraction.a_strides
