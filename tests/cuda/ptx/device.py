@@ -50,7 +50,7 @@ class Block:
         if address >> REMOTE:
             block = self.cluster.blocks[(int(address) >> REMOTE) - 1]
             address = int(address) & ((1 << REMOTE) - 1)
-        assert address >= 0 and address + count <= len(block.shared), "outside of shared memory"
+        assert 0 <= address <= len(block.shared) - count, "outside of shared memory"
         return block.shared[int(address) : int(address) + count]
 
     def map_of(self, address):
