@@ -48,6 +48,10 @@ class RowKernel(Reader):
         self.lane = b.let(b.local & 31, "lane")
         self.column = b.let((self.lane & 3) * 2, "own_column")
 
+    def uniform(self, value: Value) -> Value:
+        """See ``Reader``: branches need no more here. Shared memory of its own would move what a launch asks for to an address that tensor maps cannot write to."""
+        return value
+
     def head_item(self, rows: Rows, batch: Number, head: Number) -> Value:
         """The number of the piece that a head begins with."""
         b = self.builder

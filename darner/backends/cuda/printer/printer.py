@@ -10,7 +10,7 @@ from ....codegen.ir.types import Value as Raw
 from ....codegen.simt.builder import Memory, Operand, Type, Value
 from ....codegen.simt.dispatch import Binding
 from ....graph import dtypes
-from ....graph.errors import UnsupportedError
+from ....graph.errors import InternalError, UnsupportedError
 from ..stage import Grid, Stage, TensorMap
 from .instructions import Held
 from .memory import Memories
@@ -198,6 +198,10 @@ class Printer(Memories):
 
         self.end()
         self.close()
+        if self._dynamic and any(count for _, count in self.sizes.values()):
+            raise InternalError(
+                "shared memory that a kernel declares would lie before what its launch asks for, which begins at a multiple of 1024"
+            )
         for name, (item, count) in self.sizes.items():
             if count:
                 self.module.globals[name].value_type = ir.ArrayType(item, count)

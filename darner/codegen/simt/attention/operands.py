@@ -223,11 +223,15 @@ class Reader:
         one = node.rank == 0 or int(node.shape[0]) == 1
         index = [] if node.rank == 0 else [0 if one else batch]
         found = elements.places.clamp(elements.integer(node, index), -FARTHEST, FARTHEST)
-        # What comes from memory counts as different in every thread: by way of shared memory it is known to be the same.
+        self.start = b.let(self.uniform(b.as_signed(elements.places.value(found))), "start")
+
+    def uniform(self, value: Value) -> Value:
+        """A number that comes from memory and counts as different in every thread: by way of shared memory it is known to be the same."""
+        b = self.builder
         shared = b.shared(dtypes.i32, (), "shared_start", signed=True)
         with b.if_(b.local == 0):
-            shared[()] = b.as_signed(elements.places.value(found))
-        self.start = b.let(b.uniform(shared), "start")
+            shared[()] = value
+        return b.uniform(shared)
 
 
 def share_of(reader: Reader, total: Value) -> Value:
