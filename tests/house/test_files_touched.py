@@ -261,7 +261,7 @@ def test_a_backend_is_one_folder_and_one_row(copy):
     registry = "darner/backends/base/registry.py"
     copy.create("darner/backends/toy/__init__.py", '"""A backend that was added."""\n')
     copy.create("darner/backends/toy/backend.py", BACKEND)
-    copy.replace(registry, '"gpu": "wgpu"}', '"gpu": "wgpu", "toy": "toy"}')
+    copy.replace(registry, '"cuda": "cuda"}', '"cuda": "cuda", "toy": "toy"}')
     folder = "darner/backends/toy"
     assert copy.touched == {registry, f"{folder}/__init__.py", f"{folder}/backend.py"}
     printed = copy.run(

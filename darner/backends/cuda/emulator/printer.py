@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 from ....codegen.ir.lanes import Lane, function_of, note_target
 from ....codegen.ir.types import Pointer
 from ....codegen.ir.types import Value as Raw
-from ....codegen.simt.builder import Memory, Type
+from ....codegen.simt.builder import Memory, Operand, Type
 from ....graph import dtypes
 from ..printer import Printer
 from ..printer.blocks import Blocks as WrittenBlocks
@@ -21,6 +21,7 @@ from ..printer.instructions import Held
 from ..printer.lanes import CardLane
 from ..printer.printer import KERNEL
 from ..printer.types import CodeBlock, CodeFunction, bytes_of, constant, integer, pointer
+from ..printer.values import Values
 from .blocks import SHUFFLE, STATES, Blocks
 
 if TYPE_CHECKING:
@@ -81,6 +82,14 @@ class EmulatedPrinter(Printer):
         self._ends_of_thread: tuple[CodeBlock, CodeBlock] | None = None
         super().__init__(machine, threads, function)
         self.lane = HostLane
+
+    def word_of(self, bits: Held, which: int) -> Held:
+        """See ``Values``."""
+        return Values.word_of(self, bits, which)
+
+    def joined(self, low: Operand, high: Operand) -> Held:
+        """See ``Values``."""
+        return Values.joined(self, low, high)
 
     # ------------------------------------------------------------- the thread
 

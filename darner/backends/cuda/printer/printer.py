@@ -104,6 +104,26 @@ class Printer(Memories):
         self.barrier()
         return found
 
+    # LLVM reads and writes a word of 64 bits as 32 bits of a register of 64, of which drivers of CUDA 13.0 have lost the low word. A move
+    # takes registers apart, and nothing moves through it.
+
+    def word_of(self, bits: Held, which: int) -> Held:
+        """See ``Values``."""
+        parts = "{$0, other}" if which == 0 else "{other, $0}"
+        text = f"{{ .reg .b32 other; mov.b64 {parts}, $1; }}"
+        return self._moved(text, "=r,l", integer(32), [self.raw(bits)])
+
+    def joined(self, low: Operand, high: Operand) -> Held:
+        """See ``Values``."""
+        words = [self.fitted(word, integer(32)) for word in (low, high)]
+        return self._moved("mov.b64 $0, {$1, $2};", "=l,r,r", integer(64), words)
+
+    def _moved(self, text: str, constraint: str, type_: Type, operands: list[Raw]) -> Held:
+        from llvmlite import ir
+
+        kind = ir.FunctionType(type_, [value.type for value in operands])
+        return self.held(self.ir.call(ir.InlineAsm(kind, text, constraint), operands))
+
     def shuffle_xor(self, value: Operand, mask: int) -> Held:
         """See ``Simt``."""
         given = self.held(self.raw(value), bool(getattr(value, "signed", False)))

@@ -271,19 +271,27 @@ class Values(Instructions):
         bits = self.bits(value)
         if width(bits.type) < 64:
             return [bits]
-        return [self._word_of(bits, 0), self._word_of(bits, 32)]
+        return [self._word(bits, 0), self._word(bits, 1)]
 
     @expression
-    def _word_of(self, bits: Held, by: int) -> Held:
-        return self.held(self.ir.trunc(self.raw(bits >> by), integer(32)))
+    def _word(self, bits: Held, which: int) -> Held:
+        return self.word_of(bits, which)
+
+    def word_of(self, bits: Held, which: int) -> Held:
+        """The low or the high word of 64 bits."""
+        return self.held(self.ir.trunc(self.raw(bits >> (32 * which)), integer(32)))
 
     @expression
     def of_words(self, words: Sequence[Operand], dtype: DType) -> Held:
         """See ``Simt``."""
         if len(words) == 1:
             return self.of_bits(words[0], dtype)
-        low, high = (self.zext(word, integer(64)) for word in words)
-        return self.of_bits(low | (high << 32), dtype)
+        return self.of_bits(self.joined(*words), dtype)
+
+    def joined(self, low: Operand, high: Operand) -> Held:
+        """The 64 bits of two words."""
+        first, second = (self.zext(word, integer(64)) for word in (low, high))
+        return cast(Held, first | (second << 32))
 
     @expression
     def half_bits(self, value: Operand) -> Held:
