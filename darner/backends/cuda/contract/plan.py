@@ -114,9 +114,12 @@ def ranked(product: Product, layouts: tuple[Layout, Layout], machine: Machine) -
 
 
 def _has_room(tile: WgmmaTile, layouts: tuple[Layout, Layout], machine: Machine) -> bool:
-    """Whether a tile fits: in shared memory, and B's shares in chunks of 64 where it is contiguous along columns."""
+    """Whether a tile fits: in shared memory, and B's shares in chunks of 64 where one of the operands is contiguous along rows or columns.
+
+    For B that must be so. For A it need not, but with shares of 96 a kernel has waited for ever on an H200, and why is not known.
+    """
     share = tile.bn // tile.cluster
-    chunks = layouts[1].along == "summed" or share % 64 == 0
+    chunks = all(layout.along == "summed" for layout in layouts) or share % 64 == 0
     return chunks and tile.shared_bytes * tile.blocks <= machine.most_shared
 
 
