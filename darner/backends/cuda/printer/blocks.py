@@ -5,6 +5,7 @@ A variable is memory of the function's own, which LLVM's passes make registers o
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, Self, cast
@@ -307,13 +308,13 @@ class Blocks(Values):
 
     # ------------------------------------------------------------- functions
 
+    @abstractmethod
     def child(self, function: CodeFunction) -> Self:
         """What writes a function of this kernel."""
-        raise NotImplementedError
 
+    @abstractmethod
     def passed(self, child: Blocks) -> list[Raw]:
         """What a function takes besides its arguments: the buffers that it reads, as they are called here."""
-        raise NotImplementedError
 
     def function(
         self,
