@@ -49,13 +49,15 @@ def fuse(
     ended: Collection[str] | None = None,
     multipliers: Multipliers | None = None,
     places_parts: bool = False,
+    joins: bool = False,
 ) -> list[Group]:
     """The kernels of a graph, in an order in which they can run; those by index of the ops ``ended`` may have epilogues.
 
-    With ``places_parts`` a map that makes the parts of a concatenation takes in what is element-wise beside them.
+    With ``places_parts`` a map that makes the parts of a concatenation takes in what is element-wise beside them; with ``joins`` a product whose epilogue makes all
+    parts of a concatenation writes that.
     """
     work = _Fusion(graph, multipliers, places_parts)
-    work.epilogues()
+    work.epilogues(joins)
     work.ends(ended_ops() if ended is None else ended)
     work.sides()
     work.rows()
@@ -214,14 +216,42 @@ class _Fusion:
 
     # ------------------------------------------------------------- epilogues
 
-    def epilogues(self) -> None:
-        """Element-wise nodes that read the result of a contraction or an attention, and those that read them."""
+    def epilogues(self, joins: bool = False) -> None:
+        """Element-wise nodes that read the result of a contraction or an attention, and those that read them; with ``joins`` also concatenations of such values of a product."""
         for node in self.nodes:
             if self.roles[node.id] not in ("contract", "attention"):
                 continue
             if not isinstance(node.type, TupleType):
                 self._take_readers(node)
+                if joins and node.op.name == "dot_general":
+                    self._take_joins(node)
                 self._trim(node.id)
+
+    def _take_joins(self, product: Node) -> None:
+        """Concatenations along the last axis whose parts are all made after a product, each of its shape; and their casts."""
+        group = self.groups[product.id]
+        for id in list(group.nodes):
+            for reader in self.readers[id]:
+                if self._is_join(reader, product):
+                    self._join(product.id, reader, group.kind)
+                    for cast in self.readers[reader]:
+                        casts = self.nodes[cast].op.name == "cast" and self._is_alone(cast)
+                        if casts and self._may_join(product.id, cast):
+                            self._join(product.id, cast, group.kind)
+
+    def _is_alone(self, id: int) -> bool:
+        """Whether a node is a kernel of its own so far."""
+        return self.home.get(id) == id and len(self.groups[id].nodes) == 1
+
+    def _is_join(self, id: int, product: Node) -> bool:
+        """Whether a node puts values side by side that are all made in a product's epilogue."""
+        node = self.nodes[id]
+        if node.op.name != "concat" or not self._is_alone(id):
+            return False
+        inside = all(self.home.get(part.id) == product.id for part in node.operands)
+        alike = all(part.shape == product.shape for part in node.operands)
+        along = node.attrs["axis"] == product.rank - 1
+        return inside and alike and along and self._may_join(product.id, id)
 
     def ends(self, ended: Collection[str]) -> None:
         """Element-wise nodes that read sums by index, where nothing else does: those sums are never in memory.

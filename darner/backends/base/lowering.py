@@ -38,6 +38,7 @@ def lower_for(
             whole=whole,
             ended=ended,
             places_parts=rules.places_parts,
+            joins=rules.joins,
             options=options,
             alignment=rules.alignment,
             segment=segment,

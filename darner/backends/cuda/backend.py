@@ -69,6 +69,7 @@ class CudaBackend(Backend):
             lambda spec: template_of(spec, machine) is not None,
             alignment=ALIGNMENT,
             largest=limits.segment,
+            joins=True,
             side_by_side=True,
             multipliers=multipliers_of(machine),
             check=check,

@@ -74,6 +74,7 @@ class WgpuBackend(Backend):
             lambda spec: template_of(spec, machine) is not None,
             alignment=GRANULE,
             largest=segment_of(machine),
+            joins=True,
             side_by_side=True,
             check=check,
         )

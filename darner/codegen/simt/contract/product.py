@@ -129,7 +129,7 @@ def product_of(spec: Spec, *, tf32: bool = False) -> Product | None:
     left, right = node.operands
     if left.dtype is not right.dtype or node.dtype.kind not in ("float", "int"):
         return None
-    if any(output.shape != node.shape for output in spec.body.outputs):
+    if any(joined(output, node) is None for output in spec.body.outputs):
         return None
     seen = [strided(operand, widened=True, tf32=tf32) for operand in (left, right)]
     if any(view is None or not _is_read(view.base) for view in seen):
@@ -141,9 +141,52 @@ def product_of(spec: Spec, *, tf32: bool = False) -> Product | None:
 def _beside(spec: Spec, node: Node, factors: Sequence[Node]) -> int:
     """See ``Product.beside``."""
     whole, body = prod(sizes(node)), spec.body
-    read = (leaf for leaf in body.inputs.values() if all(leaf is not factor for factor in factors))
-    found = sum(leaf.dtype.itemsize for leaf in read if prod(sizes(leaf)) == whole)
-    return found + sum(output.dtype.itemsize for output in body.outputs[1:])
+    read = [leaf for leaf in body.inputs.values() if all(leaf is not one for one in factors)]
+    found = sum(_share(leaf, whole) for leaf in read)
+    return found + sum(_share(one, whole) for one in body.outputs) - body.outputs[0].dtype.itemsize
+
+
+def _share(value: Node, whole: int) -> int:
+    """Bytes of a value for each of so many elements; of what is spread over them none."""
+    count = prod(sizes(value))
+    return value.dtype.itemsize * (count // whole) if count % whole == 0 else 0
+
+
+def first_column(node: Node) -> int | None:
+    """Where the columns begin of which a node is a slice, with all rows; None where it is something else."""
+    if node.op.name != "slice" or set(node.attrs["steps"] or (1,)) != {1}:
+        return None
+    (whole,) = node.operands
+    if not node.rank or node.shape[:-1] != whole.shape[:-1]:
+        return None
+    return int(node.attrs["starts"][-1])
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A result of a product's kernel: values of the product's shape, side by side along the last axis, and the casts that come after that.
+
+    Attributes:
+        parts: the values; one where nothing is put side by side.
+        casts: nodes, the first that is done first.
+    """
+
+    parts: tuple[Node, ...]
+    casts: tuple[Node, ...] = ()
+
+
+def joined(output: Node, product: Node) -> Joined | None:
+    """What a result is made of; None where it is neither of the product's shape nor several such values side by side."""
+    if output.shape == product.shape:
+        return Joined((output,))
+    casts: list[Node] = []
+    while output.op.name == "cast":
+        casts.insert(0, output)
+        (output,) = output.operands
+    if output.op.name != "concat" or output.attrs["axis"] != product.rank - 1:
+        return None
+    alike = all(part.shape == product.shape for part in output.operands)
+    return Joined(tuple(output.operands), tuple(casts)) if alike else None
 
 
 def _is_read(base: Node) -> bool:
