@@ -22,6 +22,7 @@ from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.types import TensorType, TupleType
 from .groups import EPILOGUES, KINDS, Group, make_parts, number_between
+from .recompute import Chains
 from .roles import (
     LEAST_ROWS,
     Along,
@@ -50,13 +51,15 @@ def fuse(
     multipliers: Multipliers | None = None,
     places_parts: bool = False,
     joins: bool = False,
+    recomputes: bool = False,
 ) -> list[Group]:
     """The kernels of a graph, in an order in which they can run; those by index of the ops ``ended`` may have epilogues.
 
     With ``places_parts`` a map that makes the parts of a concatenation takes in what is element-wise beside them; with ``joins`` a product whose epilogue makes all
-    parts of a concatenation writes that.
+    parts of a concatenation writes that. With ``recomputes`` what only later kernels need of a product's sums is theirs to compute.
     """
     work = _Fusion(graph, multipliers, places_parts)
+    work.late = Chains(graph).late() if recomputes else set()
     work.epilogues(joins)
     work.ends(ended_ops() if ended is None else ended)
     work.sides()
@@ -76,6 +79,8 @@ class _Fusion:
         self.places_parts = places_parts
         self.nodes = list(graph.nodes)
         self.roles = roles(graph, multipliers)
+        self.late: set[int] = set()
+        """Values that no epilogue makes for others."""
         self.kept = {node.id for node in (*graph.outputs, *graph.updates.values())}
         self.home: dict[int, int] = {}
         self.groups: dict[int, Group] = {}
@@ -320,7 +325,7 @@ class _Fusion:
     def _is_epilogue(self, reader: int, product: Node) -> bool:
         """Whether a node can be computed where a product is written: for each element, from that element."""
         node = self.nodes[reader]
-        if self.home[reader] != reader or self.roles[reader] != "point":
+        if self.home[reader] != reader or self.roles[reader] != "point" or reader in self.late:
             return False
         if "elementwise" not in node.op.traits or node.shape != product.shape:
             return False

@@ -43,6 +43,7 @@ def lower(  # many parameters: all but the graph are what a backend asks for, by
     ended: Collection[str] | None = None,
     places_parts: bool = False,
     joins: bool = False,
+    recomputes: bool = False,
     options: Mapping[str, Any] | None = None,
     alignment: int = ALIGNMENT,
     segment: int | None = None,
@@ -52,7 +53,7 @@ def lower(  # many parameters: all but the graph are what a backend asks for, by
     """The plan of a graph whose sizes are all known.
 
     ``whole`` names the composites for which the target has kernels of their own, ``ended`` the ops by index whose kernels may end with what is
-    element-wise after them; ``places_parts`` says that maps write each part of a concatenation where it belongs, ``joins`` that products do so with what is element-wise after them. Every value of the arena begins at a
+    element-wise after them; ``places_parts`` says that maps write each part of a concatenation where it belongs, ``joins`` that products do so with what is element-wise after them, ``recomputes`` that later kernels make values after a product once more (``lower.recompute``). Every value of the arena begins at a
     multiple of ``alignment`` bytes, and with ``segment`` none lies across a multiple of that many. ``stored`` says of which parameters or states a leaf
     is made that holds several side by side, for a target that keeps them so, and ``multipliers`` which contractions read operands of fewer bits than f32 where they lie.
 
@@ -66,7 +67,16 @@ def lower(  # many parameters: all but the graph are what a backend asks for, by
                 f"the sizes {', '.join(symbols)} are not known", hint="graph.bind(name=size) first"
             )
     rules = _Rules(
-        target, whole, ended, places_parts, joins, alignment, segment, stored or {}, multipliers
+        target,
+        whole,
+        ended,
+        places_parts,
+        joins,
+        recomputes,
+        alignment,
+        segment,
+        stored or {},
+        multipliers,
     )
     return rules.plan(graph, dict(options or {})).verify()
 
@@ -80,6 +90,7 @@ class _Rules:
     ended: Collection[str] | None
     places_parts: bool
     joins: bool
+    recomputes: bool
     alignment: int
     segment: int | None
     stored: Mapping[str, Parts]
@@ -87,7 +98,7 @@ class _Rules:
 
     def plan(self, graph: Graph, options: dict[str, Any]) -> Plan:
         """The plan of a graph."""
-        prepared = prepare(graph, self.whole)
+        prepared = prepare(graph, self.whole, recomputes=self.recomputes)
         works, commit = committed(prepared, self._kernels(prepared))
         made = _Assembly(prepared, works, commit, self)
         made.name_parts(self.stored)
@@ -99,7 +110,7 @@ class _Rules:
         What fails in it fails for the whole kernel, which stands before the commit point: the plan needs none.
         """
         graph = body_graph(kernel)
-        prepared = prepare(graph, self.whole)
+        prepared = prepare(graph, self.whole, recomputes=self.recomputes)
         works = sorted(
             self._kernels(prepared), key=lambda work: not _only_stacks_leaves(prepared, work)
         )
@@ -107,7 +118,9 @@ class _Rules:
         return made.plan(graph, {}, all_in_place=True)
 
     def _kernels(self, prepared: Graph) -> list[Work]:
-        return kernels(prepared, self.ended, self.multipliers, self.places_parts, self.joins)
+        return kernels(
+            prepared, self.ended, self.multipliers, self.places_parts, self.joins, self.recomputes
+        )
 
 
 def _only_stacks_leaves(graph: Graph, work: Work) -> bool:

@@ -39,6 +39,7 @@ def lower_for(
             ended=ended,
             places_parts=rules.places_parts,
             joins=rules.joins,
+            recomputes=rules.recomputes,
             options=options,
             alignment=rules.alignment,
             segment=segment,

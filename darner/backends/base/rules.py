@@ -30,6 +30,7 @@ class LowerRules:
         ended: the ops by index whose kernels may end with what is element-wise after them.
         places_parts: whether its maps write each part of a concatenation where it belongs, as they compute it.
         joins: whether its products write several element-wise values side by side, as the concatenation that they are part of.
+        recomputes: whether later kernels make values after a product once more, where that is fewer bytes to write and to read.
         side_by_side: whether its programs keep several parameters in one buffer, each known by its own name (``Buffer.parts``).
         multipliers: which contractions read operands of fewer bits than f32 where they lie; all that there are, when left out.
         check: raises where a value of a plan, made of a graph, is more than the device can hold.
@@ -41,6 +42,7 @@ class LowerRules:
     ended: Collection[str] = ()
     places_parts: bool = False
     joins: bool = False
+    recomputes: bool = False
     side_by_side: bool = False
     multipliers: Multipliers | None = None
     check: Callable[[Plan, Graph], None] = _fits

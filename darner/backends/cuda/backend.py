@@ -70,6 +70,7 @@ class CudaBackend(Backend):
             alignment=ALIGNMENT,
             largest=limits.segment,
             joins=True,
+            recomputes=True,
             side_by_side=True,
             multipliers=multipliers_of(machine),
             check=check,

@@ -75,6 +75,7 @@ class WgpuBackend(Backend):
             alignment=GRANULE,
             largest=segment_of(machine),
             joins=True,
+            recomputes=True,
             side_by_side=True,
             check=check,
         )

@@ -149,7 +149,7 @@ def _beside(spec: Spec, node: Node, factors: Sequence[Node]) -> int:
 def _share(value: Node, whole: int) -> int:
     """Bytes of a value for each of so many elements; of what is spread over them none."""
     count = prod(sizes(value))
-    return value.dtype.itemsize * (count // whole) if count % whole == 0 else 0
+    return value.dtype.itemsize * (count // whole) if whole and count % whole == 0 else 0
 
 
 def first_column(node: Node) -> int | None:
