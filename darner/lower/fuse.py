@@ -21,7 +21,7 @@ from ..graph.errors import InternalError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.types import TensorType, TupleType
-from .groups import EPILOGUES, KINDS, Group, make_parts, number_between
+from .groups import EPILOGUES, KINDS, PLAIN, Fusing, Group, make_parts, number_between
 from .recompute import Chains
 from .roles import (
     LEAST_ROWS,
@@ -49,18 +49,14 @@ def fuse(
     graph: Graph,
     ended: Collection[str] | None = None,
     multipliers: Multipliers | None = None,
-    places_parts: bool = False,
-    joins: bool = False,
-    recomputes: bool = False,
+    fusing: Fusing = PLAIN,
 ) -> list[Group]:
     """The kernels of a graph, in an order in which they can run; those by index of the ops ``ended`` may have epilogues.
 
-    With ``places_parts`` a map that makes the parts of a concatenation takes in what is element-wise beside them; with ``joins`` a product whose epilogue makes all
-    parts of a concatenation writes that. With ``recomputes`` what only later kernels need of a product's sums is theirs to compute.
+    ``multipliers`` and ``fusing`` say what else the target's kernels can do.
     """
-    work = _Fusion(graph, multipliers, places_parts)
-    work.late = Chains(graph).late() if recomputes else set()
-    work.epilogues(joins)
+    work = _Fusion(graph, multipliers, fusing)
+    work.epilogues()
     work.ends(ended_ops() if ended is None else ended)
     work.sides()
     work.rows()
@@ -69,17 +65,29 @@ def fuse(
     return work.ordered()
 
 
+def _is_half(view: Node, product: Node) -> bool:
+    """Whether a view is one half of a product's columns, with all rows."""
+    if view.op.name != "slice" or set(view.attrs["steps"] or (1,)) != {1}:
+        return False
+    half = int(product.shape[-1]) // 2
+    start = int(view.attrs["starts"][-1])
+    rows = view.shape[:-1] == product.shape[:-1]
+    return (
+        rows and int(view.shape[-1]) == half == int(product.shape[-1]) - half and start % half == 0
+    )
+
+
 class _Fusion:
     """Groups of nodes, joined step by step."""
 
     def __init__(
-        self, graph: Graph, multipliers: Multipliers | None, places_parts: bool = False
+        self, graph: Graph, multipliers: Multipliers | None, fusing: Fusing = PLAIN
     ) -> None:
         self.graph = graph
-        self.places_parts = places_parts
+        self.fusing = fusing
         self.nodes = list(graph.nodes)
         self.roles = roles(graph, multipliers)
-        self.late: set[int] = set()
+        self.late = Chains(graph).late() if fusing.recomputes else set[int]()
         """Values that no epilogue makes for others."""
         self.kept = {node.id for node in (*graph.outputs, *graph.updates.values())}
         self.home: dict[int, int] = {}
@@ -221,21 +229,22 @@ class _Fusion:
 
     # ------------------------------------------------------------- epilogues
 
-    def epilogues(self, joins: bool = False) -> None:
-        """Element-wise nodes that read the result of a contraction or an attention, and those that read them; with ``joins`` also concatenations of such values of a product."""
+    def epilogues(self) -> None:
+        """Element-wise nodes that read the result of a contraction or an attention, and those that read them; after products what else a target's kernels end with."""
         for node in self.nodes:
             if self.roles[node.id] not in ("contract", "attention"):
                 continue
             if not isinstance(node.type, TupleType):
                 self._take_readers(node)
-                if joins and node.op.name == "dot_general":
+                if node.op.name == "dot_general":
                     self._take_joins(node)
+                    self._take_gates(node)
                 self._trim(node.id)
 
     def _take_joins(self, product: Node) -> None:
         """Concatenations along the last axis whose parts are all made after a product, each of its shape; and their casts."""
         group = self.groups[product.id]
-        for id in list(group.nodes):
+        for id in list(group.nodes) if self.fusing.joins else ():
             for reader in self.readers[id]:
                 if self._is_join(reader, product):
                     self._join(product.id, reader, group.kind)
@@ -243,6 +252,38 @@ class _Fusion:
                         casts = self.nodes[cast].op.name == "cast" and self._is_alone(cast)
                         if casts and self._may_join(product.id, cast):
                             self._join(product.id, cast, group.kind)
+
+    def _take_gates(self, product: Node) -> None:
+        """What is element-wise of both halves of a product's columns, in pairs, where nothing is done with the columns before."""
+        group = self.groups[product.id]
+        found = {user.id for user in self.graph.users(product) if _is_half(user, product)}
+        if not self.fusing.halves or len(found) != 2 or group.nodes != [product.id]:
+            return
+        waiting = list(self.readers[product.id])
+        while waiting:
+            reader = waiting.pop(0)
+            if self._is_of_halves(reader, product, found):
+                self._join(product.id, reader, group.kind)
+                waiting += self.readers[reader]
+        if {i for id in group.nodes for i in self.nodes[id].inputs if i in found} != found:
+            for id in reversed(group.nodes[1:]):
+                self._give_back(product.id, id)
+
+    def _is_of_halves(self, reader: int, product: Node, halves: set[int]) -> bool:
+        """Whether a node is computed of elements that lie in the same place of both halves of a product's columns."""
+        node = self.nodes[reader]
+        if not self._is_alone(reader) or self.roles[reader] != "point" or reader in self.late:
+            return False
+        shape = self.nodes[next(iter(halves))].shape
+        if "elementwise" not in node.op.traits or node.shape != shape:
+            return False
+        inside = {i for i in self.sources[reader] if self.home.get(i) == product.id}
+        if not inside or any(
+            self._is_seen(x, inside) and x.id not in halves for x in node.operands
+        ):
+            return False
+        alike = all(x.id != product.id for x in node.operands)
+        return alike and self._may_join(product.id, reader)
 
     def _is_alone(self, id: int) -> bool:
         """Whether a node is a kernel of its own so far."""
@@ -559,7 +600,7 @@ class _Fusion:
                     continue
                 first, second = self.groups[producer], self.groups[consumer]
                 alike = first.space == second.space or (
-                    self.places_parts and make_parts(self.nodes, first, second)
+                    self.fusing.places_parts and make_parts(self.nodes, first, second)
                 )
                 if first.kind != "map" or second.kind != "map" or not alike:
                     continue

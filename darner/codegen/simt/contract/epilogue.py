@@ -71,17 +71,18 @@ class Sink(Protocol):
 class Results:
     """Takes sums to the kernel's results, through what is element-wise after the product.
 
-    The dispatch is one with ``whole=product.in_fours``.
+    The dispatch is one with ``whole=product.taken.in_fours``. Of a product in halves, the sums of a unit are those of the first half, and then those of the second.
     """
 
     def __init__(self, dispatch: Dispatch, product: Product) -> None:
         self.dispatch = dispatch
-        self.product = product
+        self.values = product.halves or (product.node,)
+        product = self.product = product.taken
         self.unit = 4 if product.in_fours else 1
         if self.unit == 4:
             for memory in list(dispatch.results):
                 dispatch.as_vectors(memory, 4)
-        found = [joined(output, product.node) for output in dispatch.body.outputs]
+        found = [joined(output, self.values) for output in dispatch.body.outputs]
         self._outputs = [one for one in found if one is not None]
         self._same, self._beside = (
             _read_with(product, dispatch.body) if self.unit == 4 else ([], [])
@@ -132,15 +133,15 @@ class Results:
     ) -> None:
         """Compute the results' elements of a unit, and write them."""
         elements = self.elements
-        places, node = elements.places, self.product.node
+        places = elements.places
         index, offset = self._unit(line, column)
         given = self._given(index) if ahead is None else ahead
         found: list[list[list[Operand]]] = []
         # All are computed before any is written: a result may lie where an operand does.
-        for number, total in enumerate(sums):
+        for number in range(self.unit):
             with elements.scope():
-                value = elements.registers.reduced("sum", total, node.dtype)
-                elements.give(node, value)
+                for node, total in zip(self.values, sums[number :: self.unit], strict=True):
+                    elements.give(node, elements.registers.reduced("sum", total, node.dtype))
                 for leaf, parts in given:
                     elements.give(leaf, parts[number % len(parts)])
                 own = list(index)
