@@ -21,8 +21,8 @@ from ..graph.errors import InternalError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.types import TensorType, TupleType
-from .groups import EPILOGUES, KINDS, PLAIN, Fusing, Group, make_parts, number_between
-from .recompute import Chains
+from .groups import EPILOGUES, PLAIN, Fusing, Group, make_parts
+from .product_ends import ProductEnds
 from .roles import (
     LEAST_ROWS,
     Along,
@@ -31,15 +31,11 @@ from .roles import (
     is_for_products,
     is_of_rows,
     may_end,
-    roles,
     runs_along,
     seen_through,
     takes_one,
 )
 from .strided import Multipliers
-
-LARGEST = 96
-"""Nodes in one kernel: beyond that, registers run out and compiling takes longer than it saves."""
 
 LONGEST_ROW = 1 << 18
 """Elements of a row beyond which no cache keeps it: what is computed from its reduction reads it again in any case."""
@@ -65,167 +61,8 @@ def fuse(
     return work.ordered()
 
 
-def _is_half(view: Node, product: Node) -> bool:
-    """Whether a view is one half of a product's columns, with all rows."""
-    if view.op.name != "slice" or set(view.attrs["steps"] or (1,)) != {1}:
-        return False
-    half = int(product.shape[-1]) // 2
-    start = int(view.attrs["starts"][-1])
-    rows = view.shape[:-1] == product.shape[:-1]
-    return (
-        rows and int(view.shape[-1]) == half == int(product.shape[-1]) - half and start % half == 0
-    )
-
-
-class _Fusion:
+class _Fusion(ProductEnds):
     """Groups of nodes, joined step by step."""
-
-    def __init__(
-        self, graph: Graph, multipliers: Multipliers | None, fusing: Fusing = PLAIN
-    ) -> None:
-        self.graph = graph
-        self.fusing = fusing
-        self.nodes = list(graph.nodes)
-        self.roles = roles(graph, multipliers)
-        self.late = Chains(graph).late() if fusing.recomputes else set[int]()
-        """Values that no epilogue makes for others."""
-        self.kept = {node.id for node in (*graph.outputs, *graph.updates.values())}
-        self.home: dict[int, int] = {}
-        self.groups: dict[int, Group] = {}
-        # A number for each group, larger than those of all that it needs: whoever looks for a way between two
-        # groups need not look beyond them.
-        self.order: dict[int, float] = {}
-        self.sources = [self._sources(node) for node in self.nodes]
-        self.readers: list[list[int]] = [[] for _ in self.nodes]
-        for node in self.nodes:
-            found = self.roles[node.id]
-            if found in ("leaf", "view", "part"):
-                continue
-            for source in self.sources[node.id]:
-                self.readers[source].append(node.id)
-            self.home[node.id] = node.id
-            self.order[node.id] = float(node.id)
-            self.groups[node.id] = Group(
-                KINDS[found], [node.id], self._space(node), self._axes(node)
-            )
-        for id, group in self.groups.items():
-            group.needs = {self.home[i] for i in self.sources[id] if i in self.home}
-
-    # ------------------------------------------------------------- what nodes read
-
-    def _sources(self, node: Node) -> tuple[int, ...]:
-        """The nodes whose values it reads, views seen through."""
-        found: dict[int, None] = {}
-        stack = list(reversed(node.inputs))
-        while stack:
-            i = stack.pop()
-            if self.roles[i] in ("view", "part"):
-                stack += reversed(self.nodes[i].inputs)
-            else:
-                found[i] = None
-        return tuple(found)
-
-    def _space(self, node: Node) -> Shape | None:
-        if isinstance(node.type, TupleType):
-            return None
-        if self.roles[node.id] == "reduce":
-            return self.nodes[node.inputs[0]].shape
-        return node.shape
-
-    def _axes(self, node: Node) -> tuple[int, ...] | None:
-        if self.roles[node.id] != "reduce":
-            return None
-        axes = node.attrs["axes"] if "axes" in node.attrs else (node.attrs["axis"],)
-        if axes == (None,):
-            return tuple(range(self.nodes[node.inputs[0]].rank))
-        return tuple(int(axis) for axis in axes)
-
-    def _is_kept(self, id: int) -> bool:
-        """Whether a value must be in memory: as an output, directly or through a view."""
-        return id in self.kept or any(
-            self.roles[user.id] == "view" and self._view_is_kept(user)
-            for user in self.graph.users(id)
-        )
-
-    def _view_is_kept(self, view: Node) -> bool:
-        return view.id in self.kept or any(
-            self.roles[user.id] == "view" and self._view_is_kept(user)
-            for user in self.graph.users(view)
-        )
-
-    # ------------------------------------------------------------- joining
-
-    def _between(self, producer: int, consumer: int) -> set[int] | None:
-        """What a group needs that comes after another in the order; None where some of it needs that other one."""
-        low, found = self.order[producer], set[int]()
-        stack = [name for name in self.groups[consumer].needs if name != producer]
-        while stack:
-            name = stack.pop()
-            if name == producer:
-                return None
-            if name not in found and self.order[name] > low:
-                found.add(name)
-                stack += self.groups[name].needs
-        return found
-
-    def _after(self, producer: int, consumer: int) -> set[int]:
-        """What needs a group and comes before another in the order, that other one left out."""
-        high, found = self.order[consumer], set[int]()
-        stack = [producer]
-        while stack:
-            for id in self.groups[stack.pop()].nodes:
-                for reader in self.readers[id]:
-                    name = self.home[reader]
-                    if name not in found and name != producer and self.order[name] < high:
-                        found.add(name)
-                        stack.append(name)
-        return found
-
-    def _may_join(self, producer: int, consumer: int) -> bool:
-        """No third group between them: nothing else the consumer needs comes after the producer."""
-        first, second = self.groups[producer], self.groups[consumer]
-        if len(first.nodes) + len(second.nodes) > LARGEST:
-            return False
-        return self._between(producer, consumer) is not None
-
-    def _reorder(self, producer: int, consumer: int) -> None:
-        """Make room for a group of both: what the consumer needs goes before it, what needs the producer after it.
-
-        Only these move, and among the places that they have: the rest of the order stays good (Pearce and Kelly's way).
-        """
-        before = self._between(producer, consumer)
-        if before is None:
-            raise InternalError("kernels would wait for each other in a circle")
-        after = self._after(producer, consumer)
-        moved = {*before, *after, producer, consumer}
-        places = sorted(self.order[name] for name in moved)
-        first, last = (sorted(names, key=self.order.__getitem__) for names in (before, after))
-        for name, place in zip([*first, producer], places, strict=False):
-            self.order[name] = place
-        for name, place in zip(reversed(last), reversed(places), strict=False):
-            self.order[name] = place
-        del self.order[consumer]
-
-    def _join(self, producer: int, consumer: int, kind: str) -> None:
-        """Make one group of two; it goes by the producer's name."""
-        if self.order[producer] < self.order[consumer]:
-            self._reorder(producer, consumer)
-        else:
-            self._reorder(consumer, producer)
-            self.order[producer] = self.order.pop(consumer)
-        first, second = self.groups[producer], self.groups.pop(consumer)
-        first.kind = kind
-        first.nodes = sorted([*first.nodes, *second.nodes])
-        first.needs = (first.needs | second.needs) - {producer, consumer}
-        first.axes = first.axes if first.axes is not None else second.axes
-        for id in second.nodes:
-            self.home[id] = producer
-        for id in second.nodes:
-            for reader in self.readers[id]:
-                group = self.groups[self.home[reader]]
-                group.needs.discard(consumer)
-                if group is not first:
-                    group.needs.add(producer)
 
     # ------------------------------------------------------------- epilogues
 
@@ -240,64 +77,6 @@ class _Fusion:
                     self._take_joins(node)
                     self._take_gates(node)
                 self._trim(node.id)
-
-    def _take_joins(self, product: Node) -> None:
-        """Concatenations along the last axis whose parts are all made after a product, each of its shape; and their casts."""
-        group = self.groups[product.id]
-        for id in list(group.nodes) if self.fusing.joins else ():
-            for reader in self.readers[id]:
-                if self._is_join(reader, product):
-                    self._join(product.id, reader, group.kind)
-                    for cast in self.readers[reader]:
-                        casts = self.nodes[cast].op.name == "cast" and self._is_alone(cast)
-                        if casts and self._may_join(product.id, cast):
-                            self._join(product.id, cast, group.kind)
-
-    def _take_gates(self, product: Node) -> None:
-        """What is element-wise of both halves of a product's columns, in pairs, where nothing is done with the columns before."""
-        group = self.groups[product.id]
-        found = {user.id for user in self.graph.users(product) if _is_half(user, product)}
-        if not self.fusing.halves or len(found) != 2 or group.nodes != [product.id]:
-            return
-        waiting = list(self.readers[product.id])
-        while waiting:
-            reader = waiting.pop(0)
-            if self._is_of_halves(reader, product, found):
-                self._join(product.id, reader, group.kind)
-                waiting += self.readers[reader]
-        if {i for id in group.nodes for i in self.nodes[id].inputs if i in found} != found:
-            for id in reversed(group.nodes[1:]):
-                self._give_back(product.id, id)
-
-    def _is_of_halves(self, reader: int, product: Node, halves: set[int]) -> bool:
-        """Whether a node is computed of elements that lie in the same place of both halves of a product's columns."""
-        node = self.nodes[reader]
-        if not self._is_alone(reader) or self.roles[reader] != "point" or reader in self.late:
-            return False
-        shape = self.nodes[next(iter(halves))].shape
-        if "elementwise" not in node.op.traits or node.shape != shape:
-            return False
-        inside = {i for i in self.sources[reader] if self.home.get(i) == product.id}
-        if not inside or any(
-            self._is_seen(x, inside) and x.id not in halves for x in node.operands
-        ):
-            return False
-        alike = all(x.id != product.id for x in node.operands)
-        return alike and self._may_join(product.id, reader)
-
-    def _is_alone(self, id: int) -> bool:
-        """Whether a node is a kernel of its own so far."""
-        return self.home.get(id) == id and len(self.groups[id].nodes) == 1
-
-    def _is_join(self, id: int, product: Node) -> bool:
-        """Whether a node puts values side by side that are all made in a product's epilogue."""
-        node = self.nodes[id]
-        if node.op.name != "concat" or not self._is_alone(id):
-            return False
-        inside = all(self.home.get(part.id) == product.id for part in node.operands)
-        alike = all(part.shape == product.shape for part in node.operands)
-        along = node.attrs["axis"] == product.rank - 1
-        return inside and alike and along and self._may_join(product.id, id)
 
     def ends(self, ended: Collection[str]) -> None:
         """Element-wise nodes that read sums by index, where nothing else does: those sums are never in memory.
@@ -343,26 +122,6 @@ class _Fusion:
         others = (reader for reader in self.readers[id] if reader != but)
         return self._is_kept(id) or any(self.home[reader] != name for reader in others)
 
-    def _give_back(self, name: int, id: int) -> None:
-        """Make a node of a group a group of its own again."""
-        group, node = self.groups[name], self.nodes[id]
-        group.nodes.remove(id)
-        self.home[id] = id
-        alone = Group(KINDS[self.roles[id]], [id], self._space(node), self._axes(node))
-        alone.needs = {self.home[i] for i in self.sources[id] if i in self.home}
-        self.groups[id] = alone
-        others = [self.order[self.home[i]] for i in self.readers[id] if self.home[i] != name]
-        start, end = self.order[name], min(others, default=self.order[name] + 1.0)
-        self.order[id] = number_between(start, end, set(self.order.values()))
-        group.needs = {
-            self.home[i] for own in group.nodes for i in self.sources[own] if i in self.home
-        } - {name}
-        for reader in self.readers[id]:
-            needing = self.groups[self.home[reader]]
-            needing.needs = {
-                self.home[i] for own in needing.nodes for i in self.sources[own] if i in self.home
-            } - {self.home[reader]}
-
     def _is_epilogue(self, reader: int, product: Node) -> bool:
         """Whether a node can be computed where a product is written: for each element, from that element."""
         node = self.nodes[reader]
@@ -378,11 +137,6 @@ class _Fusion:
     def _looks_through(self, node: Node, inside: set[int]) -> bool:
         """Whether a node reads one of these values through a view, be it beside the value itself."""
         return any(self._is_seen(x, inside) for x in node.operands)
-
-    def _is_seen(self, x: Node, inside: set[int]) -> bool:
-        """Whether a node is a view of one of these values."""
-        is_view = self.roles[x.id] in ("view", "part")
-        return is_view and not inside.isdisjoint(self.sources[x.id])
 
     def sides(self) -> None:
         """Element-wise nodes that only an epilogue reads, such as the moments that an optimizer scales: it computes them."""
