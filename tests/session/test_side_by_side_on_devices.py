@@ -107,7 +107,8 @@ def test_the_same_memory_serves_training_and_inference(device):
     np.testing.assert_allclose(found, wanted, atol=1e-4)
 
 
-def test_frozen_weights_that_stand_together_keep_their_values(device="cuda:emulated"):
+@pytest.mark.parametrize("device", DEVICES[:1])
+def test_frozen_weights_that_stand_together_keep_their_values(device):
     optimizer = optim.Adam(0.01, epsilon=1e-3, multipliers={"w0": 0.0, "w1": 0.0})
     joined, apart, inputs = pair(narrow(), device, optimizer)
     before = {name: joined.read_param(name) for name in ("w0", "w1")}
