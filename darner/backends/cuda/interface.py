@@ -119,6 +119,10 @@ class Stream(Protocol):
         """Let what is started from now on wait for what was started on another stream so far."""
         ...
 
+    def follow_event(self, event: Any) -> None:
+        """Let what is started from now on wait for the point that an event is."""
+        ...
+
     def follow_default(self) -> None:
         """Let what is started from now on wait for the stream without a name."""
         ...
