@@ -173,8 +173,9 @@ def _write_ring(
     begin = parts * part_bytes(product) if parts > 1 else 0
     transposed = True if isinstance(cut, FmaCut) else None
     # A warp has as many columns of either half.
-    paired = isinstance(cut, MmaCut) and product.halves
-    lying = product.interleaved(cut.tile.wn // 2) if paired else product
+    lying = product
+    if isinstance(cut, MmaCut) and product.halves:
+        lying = product.interleaved(cut.tile.wn // 2)
     givens, scratch = givens_of(lying, begin, transposed=transposed)
     stages = _packs(spec, machine, lying, givens)
     dispatch = Dispatch(spec, machine, threads=tile.threads, whole=product.taken.in_fours)

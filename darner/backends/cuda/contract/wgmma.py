@@ -322,7 +322,7 @@ class WgmmaKernel:
         halved = side == 1 and self.half
         if along_k and not halved:
             return [((term, first), 0)]
-        found = []
+        found: list[tuple[tuple[Value, Value], int]] = []
         for i in range(count // CHUNK):
             place = b.let(first + CHUNK * i)
             if halved:
