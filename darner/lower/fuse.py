@@ -21,7 +21,7 @@ from ..graph.errors import InternalError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.types import TensorType, TupleType
-from .groups import EPILOGUES, KINDS, Group, make_parts, number_between
+from .groups import EPILOGUES, KINDS, LARGEST, Group, make_parts, number_between
 from .roles import (
     LEAST_ROWS,
     Along,
@@ -36,9 +36,6 @@ from .roles import (
     takes_one,
 )
 from .strided import Multipliers
-
-LARGEST = 96
-"""Nodes in one kernel: beyond that, registers run out and compiling takes longer than it saves."""
 
 LONGEST_ROW = 1 << 18
 """Elements of a row beyond which no cache keeps it: what is computed from its reduction reads it again in any case."""

@@ -31,6 +31,7 @@ from ..optim.loss_scale import (
     with_loss_scale,
 )
 from ..optim.step import add_updates, trained_parameters
+from ..transforms.expand import expand
 from ..transforms.gradients import select, value_and_grad
 from ..transforms.precision import Rounded, rounded_products
 from .config import SessionConfig
@@ -236,7 +237,11 @@ class Pipeline:
             rounded = rounded_products(graph, self.config.precision)
             graph, report = _told(rounded, rounded.graph, report)
         with timed("lower"):
-            first, rest, names = split(_labelled(graph, self.graph))
+            multipliers = self._multipliers
+            if self.config.precision == "tf32" and multipliers.tf32:
+                # What reads a weight, and along which axes, is known of primitives.
+                graph = expand(graph, keep=lambda node: node.op.facts.whole)
+            first, rest, names = split(_labelled(graph, self.graph), multipliers)
             step = lower_for(self.config.device, rest, options)
             setup = None if first is None else lower_for(self.config.device, first, options)
         return Plans(step, setup, names, (), len(self.graph.outputs), (), lambda: report)

@@ -302,7 +302,11 @@ def test_plans_that_are_kept_know_their_copies(tmp_path):
         graph = perceptron()
         inputs, parameters = values_of(graph)
         with darner.build_session_cached(
-            graph, tmp_path / "model.plan", optimizer=optim.AdamW(1e-2), precision="bf16", cache=None
+            graph,
+            tmp_path / "model.plan",
+            optimizer=optim.AdamW(1e-2),
+            precision="bf16",
+            cache=None,
         ) as session:
             session.parameters().update(parameters)
             for _ in range(3):

@@ -56,7 +56,7 @@ class CudaBackend(Backend):
         """It runs what a template has code for, as far as its memory goes."""
         from ..base.limits import check_loops, check_values
         from ..base.rules import LowerRules
-        from .kernels import limits_of, multipliers_of, template_of
+        from .kernels import AGAIN, limits_of, multipliers_of, template_of
         from .machine import ALIGNMENT
 
         limits = limits_of(machine)
@@ -70,6 +70,7 @@ class CudaBackend(Backend):
             alignment=ALIGNMENT,
             largest=limits.segment,
             multipliers=multipliers_of(machine),
+            again=AGAIN,
             check=check,
         )
 
