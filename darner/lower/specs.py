@@ -92,7 +92,7 @@ def _needed(
     """The nodes of each group, but for those that only kernels needed which compute them again; and the nodes whose values other kernels read, or are outputs."""
     home = {id: number for number, group in enumerate(groups) for id in group.nodes}
     outside = {node.id for node in (*graph.outputs, *graph.updates.values())}
-    for id in _kept_views(graph, found):
+    for id in [id for id in outside if found[id] in ("view", "part")]:
         outside.update(value for value, _ in values_read(graph.nodes[id], found))
     stack = [(home[id], id) for id in outside if id in home]
     seen = set(stack)

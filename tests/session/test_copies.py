@@ -247,15 +247,16 @@ def test_inference_that_shares_weights_reads_what_is_trained():
     options = {"device": "cpu", "precision": "bf16", **CODE}
     frozen = optim.AdamW(1e-2, multipliers={"w1": 0.0})
     for optimizer in (optim.AdamW(1e-2), frozen):
-        with trained(optimizer, steps=1) as session:
-            with darner.build_inference_session(answer, share=session, **options) as reader:
-                reader.run({"x": inputs["x"]})
-                reader.parameters()["w1"] = reader.parameters()["w1"] * 2
-                session.step()
-                found = reader.run({"x": inputs["x"]})["output0"]
-                assert_copies(session)
-                weight = rounded(session.parameters()["w1"], "bf16")
-                np.testing.assert_allclose(found, rounded(inputs["x"], "bf16") @ weight, rtol=1e-4)
+        session = trained(optimizer, steps=1)
+        reader = darner.build_inference_session(answer, share=session, **options)
+        with session, reader:
+            reader.run({"x": inputs["x"]})
+            reader.parameters()["w1"] = reader.parameters()["w1"] * 2
+            session.step()
+            found = reader.run({"x": inputs["x"]})["output0"]
+            assert_copies(session)
+            weight = rounded(session.parameters()["w1"], "bf16")
+            np.testing.assert_allclose(found, rounded(inputs["x"], "bf16") @ weight, rtol=1e-4)
 
 
 def test_another_optimizer_goes_on_with_the_same_weights():

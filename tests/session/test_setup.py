@@ -1,8 +1,5 @@
 """What is made of weights before steps of inference in tf32: rounded, and in the order that products read, which still know that it is rounded."""
 
-import numpy as np
-import pytest
-
 from darner import Graph
 from tests.session.opening import opened
 from tests.session.precise import assert_alike, values_of
@@ -29,9 +26,8 @@ def products(session):
             yield plan.spec(kernel).ops, made
 
 
-@pytest.mark.parametrize("turned", [False, True])
-def test_weights_in_tf32_are_rounded_once_and_lie_along_what_is_summed(turned):
-    graph = two_layers(turned)
+def test_weights_in_tf32_are_rounded_once_and_lie_along_what_is_summed():
+    graph = two_layers()
     inputs, parameters = values_of(graph)
     options = {"mode": "infer", "precision": "tf32", "params": parameters}
     found = {}
@@ -40,13 +36,20 @@ def test_weights_in_tf32_are_rounded_once_and_lie_along_what_is_summed(turned):
             found[device] = session.run(inputs)
             if device == "reference":
                 continue
-            (first, w), (second, v), *more = products(session)
+            (first, w), (second, v) = products(session)
             assert first.count("reduce_precision") == second.count("reduce_precision") == 2
-            assert w == [(32, 24)] and v == [(12, 32)]
-            assert [made for _, made in more] == ([[(12, 32)]] if turned else [])
+            assert [w, v] == [[(32, 24)], [(12, 32)]]
             session.parameters()["w"] = parameters["w"] * 0
             assert not session.run(inputs)["output0"].any()
     assert_alike(found["cuda:emulated"], found["reference"], "tf32")
+
+
+def test_a_weight_that_is_read_both_ways_stays_as_it_is():
+    graph = two_layers(turned=True)
+    with opened(graph, device="cuda:emulated", mode="infer", precision="tf32") as session:
+        found = list(products(session))
+    assert [made for _, made in found] == [[(32, 24)], [(12, 32)], [(12, 32)]]
+    assert all(ops.count("reduce_precision") == 2 for ops, _ in found)
 
 
 def test_devices_that_do_not_multiply_in_tf32_round_weights_before_steps():
