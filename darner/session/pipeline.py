@@ -171,17 +171,18 @@ class Pipeline:
     ) -> Plans:
         from ..optimizer import optimize_training
 
+        config = self.config
         names = trained_names(self.graph, optimizer)
-        keep = keeps_gradients(self.config, optimizer)
+        keep = keeps_gradients(config, optimizer)
         with timed("optimize"):
             wishes = self._wishes(optimizer, names, keep)
             groups = wishes.granted
             if (names, groups) not in self._optimized:
-                gradient = _Gradient(self.config.precision, list(names))
+                gradient = _Gradient(config.precision, list(names))
                 found = optimize_training(
                     self.graph,
                     list(names),
-                    level=self.config.level,
+                    level=config.level,
                     target=self.target,
                     side_by_side=groups,
                     differentiate=gradient,
@@ -198,8 +199,9 @@ class Pipeline:
                 report = plain.with_notes(wishes.notes(()))
                 graph = attach(full, optimizer, names, keep)
             copied = with_copies(_labelled(graph, self.graph), self._multipliers.halves)
-            step = lower_for(self.config.device, copied.step, options, parts)
-            setup = copied.setup and lower_for(self.config.device, copied.setup, options, parts)
+            step = lower_for(config.device, copied.step, options, parts)
+            first = copied.setup
+            setup = None if first is None else lower_for(config.device, first, options, parts)
         kept = names if keep else ()
         count = len(self.graph.outputs)
         return Plans(step, setup, (), copied.names, count, kept, lambda: report)

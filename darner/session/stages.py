@@ -29,6 +29,7 @@ from ..graph.garbage import without_collection
 from ..graph.graph import Graph, check_graph
 from ..graph.node import Node
 from ..graph.stages.module import GraphModule, check_module, graph_of
+from ..graph.types import TensorType
 from ..io.memory import format_size
 from ..lower.plan import Plan
 from ..optim.base import Optimizer, matrices_only
@@ -339,14 +340,14 @@ def _check_setup(graph: Graph, plans: Plans) -> None:
     updated = {str(setup.buffers[old].name) for old, _ in setup.updates}
     if updated != set(copies):
         raise FormatError(f"the setup makes {len(updated)} copies, not {len(copies)}")
-    wanted = {
+    given: dict[str, dict[str, TensorType]] = {
         "parameter": {name: kept_type(leaf) for name, leaf in graph.parameters.items()},
-        "state": {name: step.type for name, step in plans.step.stored("state").items()},
+        "state": {name: one.type for name, one in plans.step.stored("state").items()},
         "input": {},
     }
-    for place, types in wanted.items():
+    for place, wanted in given.items():
         for name, buffer in setup.stored(place).items():
-            if types.get(name) != buffer.type or (place == "state" and name not in copies):
+            if wanted.get(name) != buffer.type or (place == "state" and name not in copies):
                 raise FormatError(f"the setup is of another graph: it has the {place} '{name}'")
 
 

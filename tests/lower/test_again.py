@@ -62,7 +62,7 @@ def test_the_backward_pass_of_a_swiglu_begins_with_the_products():
     assert max(written(plain)) == 3
     # The gate's product, and what the next product reads.
     assert max(written(again)) == 2
-    assert moved(again) < 0.8 * moved(plain)
+    assert moved(again) < 0.85 * moved(plain)
     assert again.arena_bytes <= plain.arena_bytes
 
 
