@@ -218,6 +218,12 @@ class Values:
             self._copies[names] = found
         return found
 
+    @property
+    def copied_bytes(self) -> list[int]:
+        """The bytes of each copy."""
+        every = (copies.arrays.values() for copies in self._copies.values())
+        return [array.nbytes for arrays in every for array in arrays]
+
     # ------------------------------------------------------------- sharing
 
     def in_common(self, other: Values, kinds: Collection[str]) -> list[str]:

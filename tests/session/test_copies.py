@@ -170,6 +170,9 @@ def test_weights_side_by_side_have_one_copy():
 def test_copies_are_no_states_that_anybody_sees(tmp_path):
     with trained(steps=1) as session:
         assert not any("copy" in name for name in session.state())
+        with trained(precision="f32") as other:
+            more = session.memory_summary().num_buffers - other.memory_summary().num_buffers
+        assert more >= 3
         session.save_checkpoint(tmp_path / "model.safetensors")
         size = (tmp_path / "model.safetensors").stat().st_size
     with trained(steps=1, precision="f32") as session:
