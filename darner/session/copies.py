@@ -43,6 +43,19 @@ class Copied:
     setup: Graph | None = None
     names: tuple[str, ...] = ()
 
+    @property
+    def notes(self) -> list[str]:
+        """A line for a report, where there are copies."""
+        if not self.names:
+            return []
+        states = self.step.states
+        size = sum(int(states[name].size) for name in self.names)
+        kept = sum(leaf.name in self.names for leaf in self.step.updates)
+        count = f"{len(self.names)} weight{'' if len(self.names) == 1 else 's'}"
+        return [
+            f"{count} of {size:,} elements are read as copies of 16 bits; updates write {kept} of them"
+        ]
+
 
 @dataclass(eq=False)
 class Copies:

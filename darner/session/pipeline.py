@@ -203,8 +203,8 @@ class Pipeline:
             first = copied.setup
             setup = None if first is None else lower_for(config.device, first, options, parts)
         kept = names if keep else ()
-        count = len(self.graph.outputs)
-        return Plans(step, setup, (), copied.names, count, kept, lambda: report)
+        count, told = len(self.graph.outputs), report.with_notes(copied.notes)
+        return Plans(step, setup, (), copied.names, count, kept, lambda: told)
 
     @property
     def _multipliers(self) -> Multipliers:
