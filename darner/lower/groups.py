@@ -22,6 +22,9 @@ KINDS: dict[Role, str] = {
     "host": "host",
 }
 
+LARGEST = 96
+"""Nodes in one kernel: beyond that, registers run out and compiling takes longer than it saves."""
+
 
 @dataclass(frozen=True)
 class Fusing:
@@ -31,13 +34,11 @@ class Fusing:
         places_parts: a map that makes the parts of a concatenation writes each where it belongs, and takes in what is element-wise beside them.
         joins: a product whose epilogue makes all parts of a concatenation writes that.
         halves: a product's epilogue may read both halves of its columns in pairs, as a gate does.
-        recomputes: what only later kernels need of a product's sums is theirs to compute, where that is fewer bytes (``lower.recompute``).
     """
 
     places_parts: bool = False
     joins: bool = False
     halves: bool = False
-    recomputes: bool = False
 
 
 PLAIN = Fusing()

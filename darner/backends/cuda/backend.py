@@ -57,7 +57,7 @@ class CudaBackend(Backend):
         from ...lower.groups import Fusing
         from ..base.limits import check_loops, check_values
         from ..base.rules import LowerRules
-        from .kernels import limits_of, multipliers_of, runs
+        from .kernels import AGAIN, limits_of, multipliers_of, runs
         from .machine import ALIGNMENT, TENSOR_CORES
 
         limits = limits_of(machine)
@@ -71,9 +71,10 @@ class CudaBackend(Backend):
             lambda spec: runs(spec, machine),
             alignment=ALIGNMENT,
             largest=limits.segment,
-            fusing=Fusing(joins=True, halves=cores, recomputes=True),
+            fusing=Fusing(joins=True, halves=cores),
             side_by_side=True,
             multipliers=multipliers_of(machine),
+            again=AGAIN,
             check=check,
         )
 

@@ -7,6 +7,7 @@ from ...codegen.simt.contract.product import in_halves
 from ...codegen.simt.dispatch import Written
 from ...codegen.simt.template import Template
 from ...graph.errors import UnsupportedError
+from ...lower.again import Price
 from ...lower.plan import Plan, Spec
 from ...lower.strided import Multipliers, contractions
 from ..base.limits import Limits, check_scratch, last_op
@@ -16,6 +17,9 @@ from .machine import ALIGNMENT, TENSOR_CORES, Machine
 
 OWN: tuple[Template, ...] = (TENSOR_ATTENTION, TENSOR_CONTRACT, PLAIN_CONTRACT)
 """The families of kernels on tensor cores, those with the best code first."""
+
+AGAIN = Price(3.0, 1 << 16)
+"""Of an H200: 12 TFLOP/s of element-wise code beside 4 TB/s. Caches hold more than ``least``, but kernels that small take the time of a launch."""
 
 
 def limits_of(machine: Machine) -> Limits:
@@ -27,7 +31,7 @@ def limits_of(machine: Machine) -> Limits:
 def multipliers_of(machine: Machine) -> Multipliers:
     """Which contractions read operands of fewer bits where they lie: all those of 16-bit floats, and products of matrices that round to tf32 on tensor cores."""
     tf32 = {"dot_general"} if machine.capability >= TENSOR_CORES else ()
-    return Multipliers(contractions(), frozenset(tf32))
+    return Multipliers(contractions(), frozenset(tf32), tf32_along_sums=True)
 
 
 def template_of(spec: Spec, machine: Machine) -> Template | None:
