@@ -65,10 +65,16 @@ class Block:
                 return True
             return "again"
         state[2][warp] = state[1]
+        self.come(name, warp, count)
+        return "again"
+
+    def come(self, name, warp, count):
+        """A barrier of warps: one comes, whether it waits there or not."""
+        state = self.meetings.setdefault(name, [set(), 0, {}])
+        assert warp not in state[0], "a warp comes twice to a barrier that others have not come to"
         state[0].add(warp)
         if len(state[0]) == count:
             state[0], state[1] = set(), state[1] + 1
-        return "again"
 
 
 @dataclass

@@ -6,6 +6,9 @@ import numpy as np
 
 from .instructions import LANES, TOGETHER, Z, execute
 
+AHEAD = 16
+"""Every so many steps are of the lanes that are furthest ahead."""
+
 
 class Warp:
     """Registers and places of 32 lanes."""
@@ -18,6 +21,7 @@ class Warp:
         self.done = np.zeros(LANES, bool)
         self.parked = np.zeros(LANES, bool)
         self.tid = number * LANES + Z
+        self.steps = 0
 
     # ------------------------------------------------------------- operands
 
@@ -87,13 +91,16 @@ class Warp:
     # ------------------------------------------------------------- running
 
     def step(self):
-        """One instruction of the lanes that are furthest behind; returns whether anything came of it."""
+        """One instruction of the lanes that are furthest behind, and at times of those furthest ahead; returns whether anything came of it."""
         alive = ~self.done
         if not alive.any():
             return False
         free = alive & ~self.parked
         assert free.any(), "parts of a warp wait for each other"
-        place = int(self.places[free].min())
+        # Lanes that wait in a loop must not keep away those that they wait for.
+        self.steps += 1
+        places = self.places[free]
+        place = int(places.max() if self.steps % AHEAD == 0 else places.min())
         mask = alive & (self.places == place)
         instruction = self.program.code[place]
         if instruction.op.startswith(TOGETHER) and (mask != alive).any():

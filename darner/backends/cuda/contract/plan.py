@@ -26,12 +26,19 @@ WGMMA_TILES = (
     WgmmaTile(128, 192, 4, 2, cluster=2, slabs=2, registers=(40, 232), full=0.79),
     WgmmaTile(128, 256, 4, 2, slabs=2, registers=(40, 232), full=0.78),
     WgmmaTile(128, 128, 6, 2, full=0.74),
+    WgmmaTile(128, 128, 6, 2, registers=(40, 232), turns=True, full=0.76),
+    WgmmaTile(128, 128, 6, 2, cluster=2, registers=(40, 232), turns=True, full=0.77),
     WgmmaTile(64, 256, 4, 1, slabs=2, full=0.76),
     WgmmaTile(64, 192, 6, 1, slabs=2, full=0.78),
     WgmmaTile(64, 128, 8, 1, slabs=2, full=0.70),
     WgmmaTile(128, 64, 8, 2, full=0.66),
     WgmmaTile(64, 64, 10, 1, full=0.55),
     WgmmaTile(64, 64, 5, 1, blocks=2, full=0.55),
+    WgmmaTile(128, 128, 6, 2, cluster=2, full=0.74),
+    WgmmaTile(64, 256, 4, 1, cluster=2, slabs=2, full=0.76),
+    WgmmaTile(128, 192, 4, 2, slabs=2, registers=(40, 232), full=0.76),
+    WgmmaTile(64, 128, 4, 1, blocks=2, full=0.68),
+    WgmmaTile(64, 192, 3, 1, blocks=2, full=0.72),
 )
 """The tiles of ``wgmma``, with the share of the peak that prototypes reached on an H200."""
 

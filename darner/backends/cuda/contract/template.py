@@ -222,10 +222,6 @@ def _write(spec: Spec, machine: AnyMachine) -> Written:
     return next(iter(_variants(spec, machine).values()))()
 
 
-MOST_VARIANTS = 8
-"""Ways to cut a product that are worth a try."""
-
-
 def _variants(spec: Spec, machine: AnyMachine) -> Variants:
     """The ways to write a product, by their names: what is expected to be best first."""
     product = tensor_product(spec, machine) if isinstance(machine, Machine) else None
@@ -235,7 +231,7 @@ def _variants(spec: Spec, machine: AnyMachine) -> Variants:
     layouts = givens[0].layout, givens[1].layout
     return {
         cut.name: partial(_write_cut, spec, machine, product, cut)
-        for cut in ranked(product, layouts, machine)[:MOST_VARIANTS]
+        for cut in ranked(product, layouts, machine)
     }
 
 
@@ -266,7 +262,7 @@ def _plain_variants(spec: Spec, machine: AnyMachine) -> Variants:
         raise InternalError("a kernel that is no product of f32 came to their template")
     return {
         cut.name: partial(write_by_fma, spec, machine, product, cut)
-        for cut in ranked_plain(product, machine)[:MOST_VARIANTS]
+        for cut in ranked_plain(product, machine)
     }
 
 

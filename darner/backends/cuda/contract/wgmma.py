@@ -2,6 +2,8 @@
 
 Blocks stay and take tile after tile. While a tile's sums are written, the next one's operands are on their way. The blocks of a cluster have tiles below each other: each brings a part of B for all of them. Barriers: a stage
 is *full* when the bytes of both operands have come, and *empty* when every warp of the cluster that multiplies has read it.
+
+Warpgroups share a tile, or each has tiles of its own and they multiply in turns: then one takes its sums through what comes after the product while the other multiplies.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ STEPS = 4
 WARPGROUP = 128
 NONE = 0xFFFFFFFF
 """No stage."""
+TURN = 8
+"""The first of the named barriers by which a warpgroup tells another that it may multiply."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ class WgmmaTile:
         blocks: of a multiprocessor.
         slabs: pieces of 64 rows by 128 bytes of results that a warpgroup has on their way to memory.
         registers: of a thread that brings and of one that multiplies; None leaves all alike, and one warp brings.
+        turns: whether each of two warpgroups has tiles of its own, so that one multiplies while the other writes.
         full: the share of its peak that a multiprocessor reaches with this tile when it has enough to do.
     """
 
@@ -61,6 +66,7 @@ class WgmmaTile:
     blocks: int = 1
     slabs: int = 1
     registers: tuple[int, int] | None = None
+    turns: bool = False
     full: float = 0.7
 
     @property
@@ -72,7 +78,8 @@ class WgmmaTile:
         """
         cluster = f", cluster of {self.cluster}" if self.cluster > 1 else ""
         together = f", {self.blocks} together" if self.blocks > 1 else ""
-        return f"wgmma {self.bm}x{self.bn}, {self.stages} stages{cluster}{together}"
+        turns = ", in turns" if self.turns else ""
+        return f"wgmma {self.bm}x{self.bn}, {self.stages} stages{cluster}{together}{turns}"
 
     @property
     def threads(self) -> int:
@@ -82,7 +89,12 @@ class WgmmaTile:
     @property
     def down(self) -> int:
         """Sixty-fours of rows of a warpgroup."""
-        return self.bm // (64 * self.groups)
+        return self.bm // (64 * self.sharing)
+
+    @property
+    def sharing(self) -> int:
+        """Warpgroups that share a tile."""
+        return 1 if self.turns else self.groups
 
     @property
     def stage_bytes(self) -> int:
@@ -158,6 +170,23 @@ class _Ring:
         wraps = b.let(following == self.stages)
         self._stage.set(b.choose(wraps, 0, following))
         self._phase.set(self._phase ^ b.bits(wraps))
+
+    def skip(self, count: Value) -> None:
+        """Leave out so many stages, which another warpgroup reads."""
+        b = self.builder
+        following = b.let(self._stage + count)
+        self._stage.set(b.let(following % self.stages))
+        self._phase.set(self._phase ^ (b.let(following // self.stages) & 1))
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """Whose turn it is to multiply: a warpgroup's, its tile's number, the number of the block's first tile, and how far apart they are."""
+
+    group: Value
+    number: Value
+    start: Value
+    step: int
 
 
 class WgmmaKernel:
@@ -239,7 +268,7 @@ class WgmmaKernel:
                 threads.trap(b.ir)
             for stage in range(tile.stages):
                 barriers.barrier_init(b.ir, b.raw(self.full(stage)), 1)
-                count = 4 * tile.groups * tile.cluster
+                count = 4 * tile.sharing * tile.cluster
                 barriers.barrier_init(b.ir, b.raw(self.empty(stage)), count)
             barriers.fence_barrier_init(b.ir)
             for map_ in self.maps:
@@ -249,17 +278,24 @@ class WgmmaKernel:
             threads.cluster_sync(b.ir)
 
     @contextmanager
-    def _tiles(self) -> Iterator[tuple[Place, Value, Value]]:
-        """The tiles of this block, one after another: where they are, and their first and last blocks of terms."""
+    def _tiles(self, turn: Value | None = None) -> Iterator[tuple[Place, Value, Value]]:
+        """The tiles of this block, one after another: where they are, and their first and last blocks of terms.
+
+        With ``turn``, 0 or 1, every second one.
+        """
         b, tile = self.builder, self.tile
         step = self.cut.blocks // tile.cluster
-        number = b.variable(b.let(b.group // tile.cluster), "tile")
+        start = b.let(b.group // tile.cluster)
+        number = b.variable(start if turn is None else b.let(start + turn * step), "tile")
         with b.while_(lambda: number < self.raster.tiles):
-            place = self.raster.place(b, b.let(number))
+            own_number = b.let(number)
+            place = self.raster.place(b, own_number)
             row = b.let(place.row + self.rank * tile.bm, "row")
             own = Place(place.part, place.batch, row, place.column)
+            if turn is not None:
+                self.turn = _Turn(turn, own_number, start, step)
             yield own, *self.raster.blocks(b, place.part, self.total)
-            number.set(number + step)
+            number.set(number + (step if turn is None else 2 * step))
 
     # ------------------------------------------------------------- bringing operands
 
@@ -329,11 +365,17 @@ class WgmmaKernel:
         ring = _Ring(self)
         group = b.let(self.warp // 4, "group")
         slabs = b.let(self.cores.base + (tile.slabs_at + group * (tile.slabs * SLAB)), "slabs")
-        with self._tiles() as (place, first, last):
+        with self._tiles(group if tile.turns else None) as (place, first, last):
             took = self.sink(place.part) if self.slabs is None else None
-            sums = self._multiply(ring, group, first, last)
+            # Of tiles in turns each warpgroup has all rows.
+            below: Value = b.index(0) if tile.turns else group
+            if tile.turns:
+                self._await_turn(ring)
+            sums = self._multiply(ring, below, first, last)
+            if tile.turns:
+                self._end_turn()
             rows = [[own[4 * i : 4 * i + 4] for i in range(tile.bn // 8)] for own in sums]
-            top = b.let(place.row + group * (64 * tile.down), "top")
+            top = b.let(place.row + below * (64 * tile.down), "top")
             if self.slabs is not None:
                 corner = Corner(place.batch, top, place.column)
                 self.slabs.write(Slabs(group, slabs, tile.slabs), corner, rows)
@@ -353,6 +395,26 @@ class WgmmaKernel:
             with b.if_((b.local & (WARPGROUP - 1)) == 0):
                 # Shared memory stays until it is read; what is written ends with the kernel.
                 copies.bulk_wait(b.ir, 0)
+
+    def _await_turn(self, ring: _Ring) -> None:
+        """Wait until the tile before this one is multiplied, by the other warpgroup, and leave out its stages."""
+        b, turn = self.builder, self.turn
+        follows = b.let(turn.number != turn.start)
+        with b.if_(follows):
+            barriers.named_barrier(b.ir, b.raw(b.let(turn.group + TURN)), 2 * WARPGROUP)
+        count = b.index(self.total)
+        if self.cut.parts > 1:
+            before = self.raster.place(b, b.let(turn.number - turn.step))
+            first, last = self.raster.blocks(b, before.part, self.total)
+            count = b.let(last - first)
+        ring.skip(b.let(b.choose(follows, count, 0)))
+
+    def _end_turn(self) -> None:
+        """Tell the other warpgroup, if it has a tile, that it may multiply it."""
+        b, turn = self.builder, self.turn
+        with b.if_(turn.number + turn.step < self.raster.tiles):
+            other = b.let((turn.group ^ 1) + TURN)
+            barriers.named_arrive(b.ir, b.raw(other), 2 * WARPGROUP)
 
     def _multiply(self, ring: _Ring, group: Value, first: Value, last: Value) -> list[list[Value]]:
         """Multiply a tile's blocks of terms; returns the sums of each sixty-four of rows."""
