@@ -432,7 +432,7 @@ def check(torch, problem, run):
     return worst, same
 
 
-def run_all(folder, only, quick, table):
+def run_all(folder, only, without, quick, table):
     """Check and time all cases."""
     import torch
 
@@ -442,6 +442,8 @@ def run_all(folder, only, quick, table):
     torch.zeros(1, device="cuda")
     described = json.loads((Path(folder) / "cases.json").read_text(encoding="utf-8"))
     described = [case for case in described if is_meant(case, only)]
+    for case in described:
+        case["ways"] = [way for way in case["ways"] if not without or without not in way["name"]]
     context = current_context(call)
     stages = {
         str(Path(folder) / stage["ptx"]): stage
@@ -533,6 +535,7 @@ def main():
     parser.add_argument("--run", metavar="FOLDER")
     parser.add_argument("--arch", default="sm_90a")
     parser.add_argument("--only", default="", help="parts of names, with commas between them")
+    parser.add_argument("--without", help="part of the names of ways that are not run")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--ways", type=int, default=0, help="ways to write each case")
     parser.add_argument("--table", help="where times are written as JSON")
@@ -543,7 +546,7 @@ def main():
         more = {"variants": given.ways, "whole first": True} if given.ways else {}
         emit(given.emit, given.arch, [{**case, **more} for case in chosen])
     if given.run:
-        run_all(given.run, given.only, given.quick, given.table)
+        run_all(given.run, given.only, given.without, given.quick, given.table)
 
 
 if __name__ == "__main__":

@@ -337,7 +337,8 @@ def barrier_expect(warp, parts, operands, mask):
 def barrier_arrive(warp, parts, operands, mask):
     addresses = warp.address(operands[1])
     for lane in np.flatnonzero(mask):
-        warp.block.barriers[int(addresses[lane])].change(1)
+        block, address = warp.block.owner(int(addresses[lane]))
+        block.barriers[address].change(1)
     return True
 
 
@@ -346,6 +347,7 @@ def barrier_wait(warp, parts, operands, mask):
     (address,) = set(addresses[mask].tolist())
     passed = warp.block.barriers[address].phase != int(parity[mask][0])
     warp.put(operands[0], np.full(LANES, passed), mask)
+    warp.polls = 0 if passed else warp.polls + 1
     return bool(passed)
 
 
@@ -431,8 +433,9 @@ def wgmma(warp, parts, operands, mask):
     else:
         word = int(warp.get(operands[1], np.uint64)[0])
         flags = operands[4:]
-        assert flags[2] == "0"
-        left = described(block, word, kind, 64, 16, True)[16 * quarter : 16 * quarter + 16]
+        left = described(block, word, kind, 64, 16, flags[2] == "0")[
+            16 * quarter : 16 * quarter + 16
+        ]
         right_across = flags[3] == "1"
     word = int(warp.get(operands[2], np.uint64)[0])
     right = described(block, word, kind, columns, 16, not right_across)

@@ -6,8 +6,8 @@ import numpy as np
 
 from .instructions import LANES, TOGETHER, Z, execute
 
-AHEAD = 16
-"""Every so many steps are of the lanes that are furthest ahead."""
+PATIENCE = 4
+"""After so many polls in vain there is a step of the lanes that are furthest ahead."""
 
 
 class Warp:
@@ -21,7 +21,7 @@ class Warp:
         self.done = np.zeros(LANES, bool)
         self.parked = np.zeros(LANES, bool)
         self.tid = number * LANES + Z
-        self.steps = 0
+        self.polls = 0
 
     # ------------------------------------------------------------- operands
 
@@ -91,16 +91,16 @@ class Warp:
     # ------------------------------------------------------------- running
 
     def step(self):
-        """One instruction of the lanes that are furthest behind, and at times of those furthest ahead; returns whether anything came of it."""
+        """One instruction of the lanes that are furthest behind; returns whether anything came of it."""
         alive = ~self.done
         if not alive.any():
             return False
         free = alive & ~self.parked
         assert free.any(), "parts of a warp wait for each other"
-        # Lanes that wait in a loop must not keep away those that they wait for.
-        self.steps += 1
-        places = self.places[free]
-        place = int(places.max() if self.steps % AHEAD == 0 else places.min())
+        # Lanes that poll must not keep away those that they wait for.
+        places, ahead = self.places[free], self.polls >= PATIENCE
+        place = int(places.max() if ahead else places.min())
+        self.polls = 0 if ahead else self.polls
         mask = alive & (self.places == place)
         instruction = self.program.code[place]
         if instruction.op.startswith(TOGETHER) and (mask != alive).any():

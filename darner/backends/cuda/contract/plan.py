@@ -108,7 +108,7 @@ def ranked(product: Product, layouts: tuple[Layout, Layout], machine: Machine) -
     found: list[Cut] = []
     if machine.arch == "sm_90a" and not machine.emulated and all(x.tiled for x in layouts):
         for tile in WGMMA_TILES:
-            if _has_room(tile, layouts, machine):
+            if tile.shared_bytes * tile.blocks <= machine.most_shared:
                 found += _wgmma_cuts(product, tile, layouts, machine)
     if not found:
         tiles = [tile for tile in MMA_TILES if tile.shared_bytes <= machine.most_shared]
@@ -118,16 +118,6 @@ def ranked(product: Product, layouts: tuple[Layout, Layout], machine: Machine) -
         parts = _parts(product, layouts[0].dtype.itemsize)
         found = [MmaCut(tile, count) for tile in tiles for count in parts]
     return sorted(found, key=lambda cut: expected(product, layouts, cut, machine))
-
-
-def _has_room(tile: WgmmaTile, layouts: tuple[Layout, Layout], machine: Machine) -> bool:
-    """Whether a tile fits: in shared memory, and B's shares in chunks of 64 where one of the operands is contiguous along rows or columns.
-
-    For B that must be so. For A it need not, but with shares of 96 a kernel has waited for ever on an H200, and why is not known.
-    """
-    share = tile.bn // tile.cluster
-    chunks = all(layout.along == "summed" for layout in layouts) or share % 64 == 0
-    return chunks and tile.shared_bytes * tile.blocks <= machine.most_shared
 
 
 def _wgmma_cuts(

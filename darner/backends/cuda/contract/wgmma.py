@@ -92,6 +92,12 @@ class WgmmaTile:
         return self.bm // (64 * self.sharing)
 
     @property
+    def box(self) -> int:
+        """Columns of B that one copy brings where it lies along K: a block's share, or sixty-fours where that is none of whole ones."""
+        share = self.bn // self.cluster
+        return 64 if share % 64 and self.cluster > 1 else share
+
+    @property
     def sharing(self) -> int:
         """Warpgroups that share a tile."""
         return 1 if self.turns else self.groups
@@ -224,7 +230,7 @@ class WgmmaKernel:
         self.terms = ROW // dtype.itemsize
         self.total = ceil_div(product.k, self.terms)
         self.raster = cut.raster(product)
-        rows = tile.bm, tile.bn // tile.cluster
+        rows = tile.bm, tile.box
         self.maps = [
             builder.tensor_map(tensor_map(source.layout, source.binding, count, self.kind))
             for source, count in zip(sources, rows, strict=True)
@@ -328,33 +334,35 @@ class WgmmaKernel:
         barriers.barrier_expect(b.ir, b.raw(full), tile.stage_bytes)
         to = b.let(self.cores.base + stage * tile.stage_bytes)
         term = b.let(block * self.terms)
-        share = tile.bn // tile.cluster
-        own = b.let(self.rank * share)
-        everyone = (1 << tile.cluster) - 1 if tile.cluster > 1 else None
-        wanted = (
-            (to, place.row, tile.bm, None),
-            (b.let(to + own * ROW + tile.bm * ROW), b.let(place.column + own), share, everyone),
-        )
-        for side, (address, first, count, multicast) in enumerate(wanted):
-            for coordinates, at in self._boxes(side, term, first, count):
+
+        def bring(side: int, address: Value, first: Value, extent: int) -> None:
+            along_k = self.sources[side].layout.along == "summed"
+            width = (tile.bm, tile.box)[side] if along_k else 64
+            for i in range(extent // width):
+                corner = b.let(first + i * width)
+                at = (term, corner) if along_k else (corner, term)
                 copies.tensor_load(
                     b.ir,
-                    b.raw(b.let(address + at)),
+                    b.raw(b.let(address + i * width * ROW)),
                     self.maps[side],
-                    [b.raw(x) for x in (*coordinates, *batches[side])],
+                    [b.raw(x) for x in (*at, *batches[side])],
                     b.raw(full),
-                    multicast,
+                    (1 << tile.cluster) - 1 if side and tile.cluster > 1 else None,
                 )
-        ring.advance()
 
-    def _boxes(
-        self, side: int, term: Value, first: Value, count: int
-    ) -> list[tuple[tuple[Value, Value], int]]:
-        """The coordinates of the boxes of a tile, and where each goes."""
-        b = self.builder
-        if self.sources[side].layout.along == "summed":
-            return [((term, first), 0)]
-        return [((b.let(first + 64 * i), term), i * wgmma.CHUNK) for i in range(count // 64)]
+        bring(0, to, place.row, tile.bm)
+        columns = b.let(to + tile.bm * ROW)
+        if tile.bn // tile.cluster % 64 == 0 or tile.cluster == 1:
+            extent = tile.bn // tile.cluster
+            own = b.let(self.rank * extent)
+            bring(1, b.let(columns + own * ROW), b.let(place.column + own), extent)
+        else:
+            # The sixty-fours of columns are dealt out to the blocks.
+            for i in range(tile.bn // 64):
+                with b.if_(self.rank == i % tile.cluster):
+                    column = b.let(place.column + 64 * i)
+                    bring(1, b.let(columns + i * wgmma.CHUNK), column, 64)
+        ring.advance()
 
     # ------------------------------------------------------------- multiplying
 
