@@ -222,7 +222,10 @@ class Pipeline:
             rounded = rounded_products(graph, self.config.precision)
             graph, report = _told(rounded, rounded.graph, report)
         with timed("lower"):
-            first, rest, names = split(_labelled(graph, self.graph))
+            backend = backend_of(self.config.device)
+            multipliers = backend.rules(backend.machine(self.config.device)).multipliers
+            rounding = () if multipliers is None else multipliers.tf32
+            first, rest, names = split(_labelled(graph, self.graph), rounding)
             step = lower_for(self.config.device, rest, options)
             setup = None if first is None else lower_for(self.config.device, first, options)
         return Plans(step, setup, names, len(self.graph.outputs), (), lambda: report)

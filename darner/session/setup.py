@@ -15,22 +15,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from ..graph.graph import LEAVES, Graph
 from ..graph.node import Node
 from ..graph.types import TensorType
-from ..lower.strided import is_view
+from ..lower.strided import is_tf32, is_view
+from ..transforms.expand import expansion
 
 PREFIX = "setup/"
 
 
-def split(graph: Graph) -> tuple[Graph | None, Graph, tuple[str, ...]]:
+def split(
+    graph: Graph, rounding: Collection[str] = ()
+) -> tuple[Graph | None, Graph, tuple[str, ...]]:
     """A graph of what depends on parameters alone, the graph of the rest, and the names of its new inputs.
 
     The outputs of the first are the inputs of the second, in the order of the names. Without any such value the first is
     None. A view, and what only makes a parameter wider or decodes it, stays in the step: there it costs nothing, or less than reading
-    its result.
+    its result. So does what rounds it to tf32 for contractions that do so as they read, whose names are in ``rounding``: they could not
+    tell from its result that it is rounded.
     """
-    wanted = _border(graph)
+    wanted = _border(graph, rounding)
     if not wanted:
         return None, graph, ()
     taken = {*graph.inputs, *graph.parameters, *graph.states}
@@ -87,7 +93,7 @@ def _needed(graph: Graph, made: dict[int, Node]) -> list[Node]:
     return found[::-1]
 
 
-def _border(graph: Graph) -> list[Node]:
+def _border(graph: Graph, rounding: Collection[str]) -> list[Node]:
     """The values that a step reads and that depend on parameters alone."""
     updated = {leaf.id for leaf in graph.updates}
     fixed: set[int] = set()  # parameters and constants alone
@@ -100,7 +106,7 @@ def _border(graph: Graph) -> list[Node]:
             fixed.add(node.id)
             if any(i in computed for i in node.inputs):
                 computed.add(node.id)
-    worth = _worthwhile(graph, computed)
+    worth = _worthwhile(graph, computed, rounding)
     ends = {node.id for node in (*graph.outputs, *graph.updates.values())}
     return [
         node
@@ -111,7 +117,7 @@ def _border(graph: Graph) -> list[Node]:
     ]
 
 
-def _worthwhile(graph: Graph, computed: set[int]) -> set[int]:
+def _worthwhile(graph: Graph, computed: set[int], rounding: Collection[str]) -> set[int]:
     """Those of the computed nodes that are kept: at the border, neither views nor parameters nor wider copies.
 
     A node with several results is kept whole where all its parts are.
@@ -122,9 +128,30 @@ def _worthwhile(graph: Graph, computed: set[int]) -> set[int]:
         if node.id not in kept:
             continue
         inside = node.id not in ends and all(user.id in kept for user in graph.users(node))
-        if not inside and (_is_free(node) or not isinstance(node.type, TensorType)):
+        rounds = is_tf32(node) and _only_read_by(graph, node, rounding)
+        if not inside and (rounds or _is_free(node) or not isinstance(node.type, TensorType)):
             kept.discard(node.id)
     return kept
+
+
+def _only_read_by(graph: Graph, node: Node, names: Collection[str]) -> bool:
+    """Whether contractions of these names alone read a node, or views of it."""
+    stack = list(graph.users(node))
+    while stack:
+        user = stack.pop()
+        if is_view(user):
+            stack += graph.users(user)
+        elif not _multiplies(user, names):
+            return False
+    return bool(graph.users(node))
+
+
+def _multiplies(node: Node, names: Collection[str]) -> bool:
+    """Whether a node is a contraction of these names, or a composite of one."""
+    if node.op.is_composite and node.op.facts.multiplies:
+        inner = [made for made in expansion(node).nodes if made.op.facts.multiplies]
+        return bool(inner) and all(_multiplies(made, names) for made in inner)
+    return node.op.name in names
 
 
 def _is_free(node: Node) -> bool:
