@@ -12,7 +12,7 @@ from ....graph.integers import ceil_div
 from ..machine import Capability, Machine
 from .fma import FmaCut, FmaTile
 from .mma import MmaCut, MmaTile
-from .operands import Layout
+from .operands import Layout, layout_of, loose_layout
 from .wgmma import WgmmaCut, WgmmaTile
 
 FEW = 8
@@ -78,6 +78,12 @@ BYTES = 3_600_000.0
 """That go to or from memory in a microsecond."""
 BYTES_OF_ONE = 45_000.0
 """The same of one multiprocessor, while the others rest."""
+PACK = 2.0
+"""A launch that packs an operand."""
+PACKED = 2_000_000.0
+"""Bytes that it reads and writes in a microsecond."""
+LOOSE = 0.7
+"""A block of terms takes so long at least where words are read one by one."""
 LEAST_BLOCKS = 4
 """Blocks of terms that a part of sums has at least."""
 MOST_PARTS = 16
@@ -103,6 +109,18 @@ def multiplied(capability: Capability, itemsize: int) -> float:
 Cut = WgmmaCut | MmaCut
 
 
+def packed_sides(product: Product) -> list[int]:
+    """The operands that tensor cores' copies cannot read where they lie, by their numbers."""
+    free = product.operands[0].leaf.dtype.itemsize == 2
+    return [side for side in range(2) if layout_of(product, side, transposed=free) is None]
+
+
+def can_be_loose(product: Product) -> bool:
+    """Whether operands that would be packed can be read word by word."""
+    free, sides = product.operands[0].leaf.dtype.itemsize == 2, packed_sides(product)
+    return bool(sides) and all(loose_layout(product, side, transposed=free) for side in sides)
+
+
 def ranked(product: Product, layouts: tuple[Layout, Layout], machine: Machine) -> list[Cut]:
     """The ways to cut a product: what is expected to take the least time first."""
     found: list[Cut] = []
@@ -110,13 +128,15 @@ def ranked(product: Product, layouts: tuple[Layout, Layout], machine: Machine) -
         for tile in WGMMA_TILES:
             if tile.shared_bytes * tile.blocks <= machine.most_shared:
                 found += _wgmma_cuts(product, tile, layouts, machine)
-    if not found:
+    loose = can_be_loose(product)
+    if not found or loose:
         tiles = [tile for tile in MMA_TILES if tile.shared_bytes <= machine.most_shared]
         if machine.emulated:
             # Compiling takes longer there than running.
             tiles = [tile for tile in tiles if tile.wm * tile.wn <= 1024]
         parts = _parts(product, layouts[0].dtype.itemsize)
-        found = [MmaCut(tile, count) for tile in tiles for count in parts]
+        kinds = [loose] if found else {False, loose}
+        found += [MmaCut(tile, count, kind) for tile in tiles for count in parts for kind in kinds]
     return sorted(found, key=lambda cut: expected(product, layouts, cut, machine))
 
 
@@ -159,7 +179,14 @@ def expected(product: Product, layouts: tuple[Layout, Layout], cut: Cut, machine
     Within a fifth of what was measured on an H200 by prototypes, for 128 x 576 x 576 up to 8192 x 8192 x 8192.
     """
     itemsize = layouts[0].dtype.itemsize
-    return _expected(product, cut, multiplied(machine.capability, itemsize), itemsize, machine)
+    rate = multiplied(machine.capability, itemsize)
+    found = _expected(product, cut, rate, itemsize, machine)
+    if isinstance(cut, MmaCut) and cut.loose:
+        return found
+    for side in packed_sides(product):
+        elements = product.count * product.k * (product.n if side else product.m)
+        found += PACK + 2 * elements * itemsize / PACKED
+    return found
 
 
 def _expected(
@@ -178,7 +205,8 @@ def _expected(
     moved = product.count * product.m * product.n * product.beside / BYTES
     # While a block writes, it does not multiply; another of the multiprocessor does.
     write = tile.bm * tile.bn * product.beside / BYTES_OF_ONE if cut.parts == 1 else 0.0
-    time = each * (TILE + write * sharing + blocks * max(work * sharing, LATENCY))
+    latency = LOOSE if isinstance(cut, MmaCut) and cut.loose else LATENCY
+    time = each * (TILE + write * sharing + blocks * max(work * sharing, latency))
     read = product.count * (product.m + product.n) * product.k * itemsize / BYTES
     found = LAUNCH + max(time, read + moved)
     if cut.parts > 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from typing import cast
 
 from ....codegen.elements.elements import can_emit
@@ -19,13 +20,15 @@ from ....graph import dtypes
 from ....graph.errors import InternalError
 from ....graph.integers import ceil_div
 from ....lower.plan import Spec
+from ....lower.specs import sizes
 from ....lower.strided import is_tf32, is_view
 from ..instructions.warp import Cores, cores_of
 from ..machine import TENSOR_CORES, Machine
 from ..printer import Printer
 from .fma import FmaCut, write_fma
-from .mma import MmaCut, Source, write_mma
-from .operands import Layout, layout_of, packed_elements, packed_layout
+from .loaders import Source
+from .mma import MmaCut, write_mma
+from .operands import PIECE, Layout, layout_of, loose_layout, packed_elements, packed_layout
 from .pack import pack_stage
 from .plan import FEW, LEAST_PLAIN, SHORT, Cut, ranked, ranked_plain
 from .store import result_map
@@ -96,17 +99,19 @@ class Given:
 
 
 def givens_of(
-    product: Product, begin: int, *, transposed: bool | None = None
+    product: Product, begin: int, *, transposed: bool | None = None, loose: bool = False
 ) -> tuple[list[Given], int]:
     """Both operands, packed ones from byte ``begin`` of scratch memory on; and the bytes of scratch memory.
 
-    ``transposed`` says whether operands may be contiguous along rows or columns: for tensor cores those of 16 bits may.
+    ``transposed`` says whether operands may be contiguous along rows or columns: for tensor cores those of 16 bits may. With ``loose`` those are not packed that can be read word by word.
     """
     found = []
     for side in range(2):
         dtype = product.operands[side].leaf.dtype
         free = dtype.itemsize == 2 if transposed is None else transposed
         layout = layout_of(product, side, transposed=free)
+        if layout is None and loose:
+            layout = loose_layout(product, side, transposed=free)
         if layout is not None:
             found.append(Given(layout))
             continue
@@ -172,7 +177,8 @@ def _write_ring(
     tile, parts = cut.tile, cut.parts
     begin = parts * part_bytes(product) if parts > 1 else 0
     transposed = True if isinstance(cut, FmaCut) else None
-    givens, scratch = givens_of(product, begin, transposed=transposed)
+    loose = isinstance(cut, MmaCut) and cut.loose
+    givens, scratch = givens_of(product, begin, transposed=transposed, loose=loose)
     stages = _packs(spec, machine, product, givens)
     dispatch = Dispatch(spec, machine, threads=tile.threads, whole=product.in_fours)
     cast(Printer, dispatch.builder).blocks_together(tile.blocks)
@@ -181,13 +187,15 @@ def _write_ring(
     sources = []
     for side, given in enumerate(givens):
         layout = given.layout
+        leaf = product.operands[side].leaf
+        count = packed_elements(layout) if given.packed else prod(sizes(leaf))
         if given.packed:
-            count = packed_elements(layout)
             memory = dispatch.scratch(given.start, count, layout.dtype, vector=layout.piece)
         else:
-            leaf = product.operands[side].leaf
-            memory = dispatch.as_vectors(dispatch.operand(leaf), layout.piece)
-        sources.append(Source(layout, memory, product.n if side else product.m, product.k))
+            item = PIECE if layout.whole else 4
+            memory = dispatch.as_vectors(dispatch.operand(leaf), item // layout.dtype.itemsize)
+        extent = product.n if side else product.m
+        sources.append(Source(layout, memory, extent, product.k, count))
     write(dispatch, cores, sources, sink)
     stages.append(dispatch.finish(cut.raster(product).tiles))
     return _written(spec, machine, product, parts, stages, scratch)
