@@ -96,13 +96,13 @@ class SumWriter:
                     column = b.let(corner.column + place)
                     at = self._clipped(column, self.product.n, unit)
                     units.append((inside, row, target, place, column, sink.read_ahead(target, at)))
-            for inside, row, target, place, column, ahead in units:
-                sums = self._read(inside, place, unit)
-                with b.if_(
+            sums = [self._read(inside, place, unit) for inside, _, _, place, _, _ in units]
+            for own_sums, (_, row, target, _, column, ahead) in zip(sums, units, strict=True):
+                where = (
                     row < self.product.m if self._cut(self.product.m) else None,
                     column < self.product.n if self._cut(self.product.n) else None,
-                ):
-                    sink.write(target, column, sums, ahead)
+                )
+                sink.write(target, column, own_sums, ahead, where)
 
     def _clipped(self, place: Value, extent: int, unit: int) -> Number:
         """A row or column, or the last one that there is: what is read there is not written."""
