@@ -54,7 +54,8 @@ class FmaTile:
     def name(self) -> str:
         """What tells it from others."""
         together = f", {self.blocks} together" if self.blocks > 1 else ""
-        return f"fma {self.bm}x{self.bn}, {self.stages} stages{together}"
+        ahead = f", {self.ahead} fours" if self.ahead > 1 else ""
+        return f"fma {self.bm}x{self.bn}, {self.stages} stages{together}{ahead}"
 
     @property
     def down(self) -> int:
@@ -155,14 +156,22 @@ class _Thread:
         """Add the products of a stage."""
         b = self.builder
         with b.for_(0, TERMS // FOUR, self.ahead, name="four") as four:
+            following = self._read(stage, four)
             for number in range(self.ahead):
-                own = b.let(four + number)
-                rows, columns = (reader.read(stage, own) for reader in self.readers)
+                rows, columns = following
+                if number + 1 < self.ahead:
+                    # On their way while these are multiplied.
+                    following = self._read(stage, b.let(four + (number + 1)))
                 for term in range(FOUR):
                     for i, row in enumerate(rows):
                         for j, column in enumerate(columns):
                             total = self.sums[i][j]
                             total.set(b.fma(row[term], column[term], total))
+
+
+    def _read(self, stage: Value, four: Value) -> list[list[list[Value]]]:
+        """Both operands' numbers of a four of terms."""
+        return [reader.read(stage, four) for reader in self.readers]
 
 
 def write_fma(

@@ -56,6 +56,8 @@ MMA_TILES = (
 FMA_TILES = (
     FmaTile(128, 128, 3, blocks=2, full=0.80),
     FmaTile(128, 128, 3, ahead=2, full=0.74),
+    FmaTile(128, 128, 3, ahead=4, full=0.75),
+    FmaTile(128, 128, 3, ahead=8, full=0.75),
     FmaTile(128, 64, 4, full=0.66),
     FmaTile(64, 128, 4, full=0.66),
     FmaTile(64, 64, 4, blocks=3, full=0.64),
@@ -76,6 +78,10 @@ CLOCK = 1800.0
 """Cycles in a microsecond."""
 BYTES = 3_600_000.0
 """That go to or from memory in a microsecond."""
+CACHED = 6_500_000.0
+"""Bytes that all multiprocessors read from the L2 cache in a microsecond."""
+CACHED_BY_ONE = 80_000.0
+"""The same of one."""
 BYTES_OF_ONE = 45_000.0
 """The same of one multiprocessor, while the others rest."""
 PACK = 2.0
@@ -206,7 +212,16 @@ def _expected(
     # While a block writes, it does not multiply; another of the multiprocessor does.
     write = tile.bm * tile.bn * product.beside / BYTES_OF_ONE if cut.parts == 1 else 0.0
     latency = LOOSE if isinstance(cut, MmaCut) and cut.loose else LATENCY
-    time = each * (TILE + write * sharing + blocks * max(work * sharing, latency))
+    # Operands come from the L2 cache, lines that are cut in two as two.
+    brought = (tile.bm + tile.bn / cluster) * 128
+    reads = blocks * tiles * brought / min(CACHED, tiles * CACHED_BY_ONE)
+    multiply = blocks * max(work * sharing, latency)
+    if isinstance(tile, WgmmaTile) and tile.turns:
+        # One warpgroup writes while the other multiplies.
+        time = each * max(multiply, (TILE + write + multiply) / 2) + TILE + write
+    else:
+        time = each * (TILE + write * sharing + multiply)
+    time = max(time, reads)
     read = product.count * (product.m + product.n) * product.k * itemsize / BYTES
     found = LAUNCH + max(time, read + moved)
     if cut.parts > 1:
