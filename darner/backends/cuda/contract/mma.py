@@ -203,7 +203,9 @@ def write_mma(
     dtype = sources[0].layout.dtype
     own = _Warp(b, cores, tile, "tf32" if dtype is dtypes.f32 else dtype.name, readers)
     total = ceil_div(product.k, ROW // dtype.itemsize)
-    _write_loop(cores, own, loaders, *raster.blocks(b, place.part, total))
+    # Blocks beyond the last one are not brought, where it is known which that is.
+    most = total if cut.parts == 1 else None
+    _write_loop(cores, own, loaders, raster.blocks(b, place.part, total), most)
     corner = Corner(place.batch, b.let(place.row + row), b.let(place.column + column))
     room = Room(b.let(cores.base + warp * (tile.wm * tile.wn * 4)), tile.wn)
     took.begin()
@@ -211,13 +213,19 @@ def write_mma(
 
 
 def _write_loop(
-    cores: Cores, own: _Warp, loaders: Sequence[Loader], first: Value, last: Value
+    cores: Cores,
+    own: _Warp,
+    loaders: Sequence[Loader],
+    blocks: tuple[Value, Value],
+    most: int | None,
 ) -> None:
-    """Write the loop over blocks of terms."""
+    """Write the loop over blocks of terms, of which there are at most so many."""
     b, tile = own.builder, own.tile
+    first, last = blocks
 
-    def start(block: Value, stage: Value) -> list[Callable[[], None]]:
-        ends = [loader.start(block, stage) for loader in loaders]
+    def start(block: Value, stage: Value, number: int) -> list[Callable[[], None]]:
+        there = most is None or number < most
+        ends = [loader.start(block, stage) for loader in loaders] if there else []
         cores.commit()
         return ends
 
@@ -230,7 +238,7 @@ def _write_loop(
         return b.let(b.choose(stage == end, cores.base, stage + tile.stage_bytes))
 
     for i in range(tile.stages - 1):
-        for end in start(b.let(first + i), b.let(cores.base + i * tile.stage_bytes)):
+        for end in start(b.let(first + i), b.let(cores.base + i * tile.stage_bytes), i):
             end()
     arrive()
     current = b.variable(cores.base, "current")
@@ -250,7 +258,7 @@ def _write_loop(
                 ahead = own.fragments(stage, step + 1)
             if step == 0:
                 to = b.let(filled)
-                ends = start(b.let(block + (tile.stages - 1)), to)
+                ends = start(b.let(block + (tile.stages - 1)), to, tile.stages - 1)
                 filled.set(following(to))
             own.multiply(fragments)
             if step == STEPS - 2:
