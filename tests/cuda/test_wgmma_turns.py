@@ -62,3 +62,12 @@ def test_blocks_of_a_cluster_deal_out_columns_that_are_no_whole_chunks_each():
     arrays = arrays_of(graph)
     found = run(graph, arrays, WgmmaCut(WgmmaTile(64, 192, 2, 1, cluster=2), 1, 2))
     assert_near(found, wanted_product(arrays, "TN") + arrays["bias"], 3e-3)
+
+
+@pytest.mark.parametrize("sharing", [2, 4])
+def test_blocks_of_a_cluster_share_the_terms_of_a_tile(sharing):
+    graph = product(70, 64, 200, "NT", finish=with_bias)
+    arrays = arrays_of(graph)
+    tile = WgmmaTile(64, 64, 2, 1)
+    found = run(graph, arrays, WgmmaCut(tile, 1, 2 * sharing, sharing))
+    assert_near(found, wanted_product(arrays, "NT") + arrays["bias"], 3e-3)

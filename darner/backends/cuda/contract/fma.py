@@ -168,7 +168,6 @@ class _Thread:
                             total = self.sums[i][j]
                             total.set(b.fma(row[term], column[term], total))
 
-
     def _read(self, stage: Value, four: Value) -> list[list[list[Value]]]:
         """Both operands' numbers of a four of terms."""
         return [reader.read(stage, four) for reader in self.readers]

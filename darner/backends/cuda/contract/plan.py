@@ -90,6 +90,10 @@ PACKED = 2_000_000.0
 """Bytes that it reads and writes in a microsecond."""
 LOOSE = 0.7
 """A block of terms takes so long at least where words are read one by one."""
+SHARING = (2, 4)
+"""Blocks of a cluster that may share the terms of a tile."""
+EXCHANGE = 1.0
+"""What it takes to add up their sums."""
 LEAST_BLOCKS = 4
 """Blocks of terms that a part of sums has at least."""
 MOST_PARTS = 16
@@ -155,6 +159,14 @@ def _wgmma_cuts(
         tiles = cut.raster(product).tiles
         most = machine.processors * tile.blocks // tile.cluster
         found.append(replace(cut, blocks=min(tiles, most) * tile.cluster))
+    if tile.cluster == tile.blocks == 1 and not tile.turns:
+        tiles = WgmmaCut(tile, 1, 0).raster(product).tiles
+        total = ceil_div(product.k, 128 // layouts[0].dtype.itemsize)
+        for sharing in SHARING:
+            whole = ceil_div(total, ceil_div(total, sharing)) == sharing
+            room = tile.bm * tile.bn * 4 <= tile.slabs_at
+            if whole and room and total >= 2 * sharing and tiles * sharing <= machine.processors:
+                found.append(WgmmaCut(tile, 1, tiles * sharing, sharing))
     return found
 
 
@@ -200,9 +212,10 @@ def _expected(
 ) -> float:
     """The microseconds that a product takes where a multiprocessor adds so many products in a cycle."""
     tile = cut.tile
-    blocks = ceil_div(ceil_div(product.k, 128 // itemsize), cut.parts)
+    shared = cut.sharing if isinstance(cut, WgmmaCut) else 1
+    blocks = ceil_div(ceil_div(product.k, 128 // itemsize), cut.parts * shared)
     cluster = tile.cluster if isinstance(tile, WgmmaTile) else 1
-    tiles = cut.raster(product).tiles * cluster
+    tiles = cut.raster(product).tiles * cluster * shared
     together = tile.blocks
     each = ceil_div(tiles, machine.processors * together)
     # Blocks of a multiprocessor share what multiplies; one alone has it to itself.
@@ -211,6 +224,7 @@ def _expected(
     moved = product.count * product.m * product.n * product.beside / BYTES
     # While a block writes, it does not multiply; another of the multiprocessor does.
     write = tile.bm * tile.bn * product.beside / BYTES_OF_ONE if cut.parts == 1 else 0.0
+    write = write / shared + (EXCHANGE if shared > 1 else 0.0)
     latency = LOOSE if isinstance(cut, MmaCut) and cut.loose else LATENCY
     # Operands come from the L2 cache, lines that are cut in two as two.
     brought = (tile.bm + tile.bn / cluster) * 128

@@ -215,7 +215,8 @@ def write_by_wgmma(spec: Spec, machine: Machine, product: Product, cut: WgmmaCut
             nbytes = packed_elements(layout) * layout.dtype.itemsize
             binding = Binding("scratch", given.start, nbytes)
         sources.append(MappedSource(layout, binding))
-    result = result_map(product, spec.body) if parts == 1 else None
+    whole = parts == 1 and cut.sharing == 1
+    result = result_map(product, spec.body) if whole else None
     sink = _sink(dispatch, product, parts)
     WgmmaKernel(dispatch, product, cut, sources, result, sink).write()
     stages.append(dispatch.finish(cut.blocks))

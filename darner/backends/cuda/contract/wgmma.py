@@ -4,6 +4,8 @@ Blocks stay and take tile after tile. While a tile's sums are written, the next 
 is *full* when the bytes of both operands have come, and *empty* when every warp of the cluster that multiplies has read it.
 
 Warpgroups share a tile, or each has tiles of its own and they multiply in turns: then one takes its sums through what comes after the product while the other multiplies.
+
+Where there are few tiles with long sums, the blocks of a cluster share a tile: each has some of the terms, and takes some of the rows further, which it adds up from the shared memory of all, in their order.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from llvmlite import ir
 
 from ....codegen.ir.index import Number
 from ....codegen.simt.builder import Value, Variable
+from ....codegen.simt.contract.epilogue import Sink
 from ....codegen.simt.contract.product import Product
 from ....codegen.simt.contract.tiles import SinkOf
 from ....codegen.simt.dispatch import Binding, Dispatch
@@ -26,8 +29,8 @@ from ..instructions import barriers, copies, threads, wgmma
 from ..instructions.assembly import F32
 from ..instructions.warp import NativeCores
 from ..printer import Printer
-from .fragments import Corner, FragmentWriter, Room
-from .operands import Layout, tensor_map
+from .fragments import Corner, Fragment, FragmentWriter, Room
+from .operands import PIECE, Layout, tensor_map
 from .raster import Place, Raster
 from .store import SLAB, ResultMap, Slabs, SlabWriter
 
@@ -125,16 +128,23 @@ class WgmmaTile:
 
 @dataclass(frozen=True)
 class WgmmaCut:
-    """A tile, the number of parts that sums are cut into, and the blocks that take tiles."""
+    """A tile, the number of parts that sums are cut into, the blocks that take tiles, and how many of them share the terms of a tile: then each has one tile, which is in no cluster otherwise."""
 
     tile: WgmmaTile
     parts: int
     blocks: int
+    sharing: int = 1
 
     @property
     def name(self) -> str:
         """What tells it from others."""
-        return self.tile.name + (f", {self.parts} parts" if self.parts > 1 else "")
+        parts = f", {self.parts} parts" if self.parts > 1 else ""
+        return self.tile.name + parts + (f", shared by {self.sharing}" * (self.sharing > 1))
+
+    @property
+    def cluster(self) -> int:
+        """Blocks of a cluster."""
+        return self.tile.cluster * self.sharing
 
     def raster(self, product: Product) -> Raster:
         """The order of a product's tiles; those of a cluster are one."""
@@ -222,7 +232,7 @@ class WgmmaKernel:
         self.sink, self.result = sink, result
         self.places = dispatch.elements().places
         tile = self.tile
-        builder.cluster = (tile.cluster, 1, 1)
+        builder.cluster = (cut.cluster, 1, 1)
         builder.blocks_together(tile.blocks)
         self.cores = NativeCores(builder, tile.shared_bytes)
         dtype = sources[0].layout.dtype
@@ -238,7 +248,7 @@ class WgmmaKernel:
         self.slabs = SlabWriter(dispatch, result) if result is not None else None
         b = builder
         self.warp = b.held(threads.warp_uniform(b.ir, b.raw(b.local // 32)))
-        self.rank: Value = b.held(threads.cluster_rank(b.ir)) if tile.cluster > 1 else b.index(0)
+        self.rank: Value = b.held(threads.cluster_rank(b.ir)) if cut.cluster > 1 else b.index(0)
 
     # ------------------------------------------------------------- addresses
 
@@ -261,9 +271,12 @@ class WgmmaKernel:
         self._begin()
         with b.if_(self.warp >= 4 * tile.groups):
             self._produce()
+            if self.cut.sharing > 1:
+                # The sums are there.
+                threads.cluster_sync(b.ir)
         with b.else_():
             self._consume()
-        if tile.cluster > 1:
+        if self.cut.cluster > 1:
             threads.cluster_sync(b.ir)
 
     def _begin(self) -> None:
@@ -290,17 +303,23 @@ class WgmmaKernel:
         With ``turn``, 0 or 1, every second one.
         """
         b, tile = self.builder, self.tile
-        step = self.cut.blocks // tile.cluster
-        start = b.let(b.group // tile.cluster)
+        step = self.cut.blocks // self.cut.cluster
+        start = b.let(b.group // self.cut.cluster)
         number = b.variable(start if turn is None else b.let(start + turn * step), "tile")
         with b.while_(lambda: number < self.raster.tiles):
             own_number = b.let(number)
             place = self.raster.place(b, own_number)
-            row = b.let(place.row + self.rank * tile.bm, "row")
+            down: Value = b.index(0) if self.cut.sharing > 1 else self.rank
+            row = b.let(place.row + down * tile.bm, "row")
             own = Place(place.part, place.batch, row, place.column)
             if turn is not None:
                 self.turn = _Turn(turn, own_number, start, step)
-            yield own, *self.raster.blocks(b, place.part, self.total)
+            blocks = self.raster.blocks(b, place.part, self.total)
+            if self.cut.sharing > 1:
+                each = ceil_div(self.total, self.cut.sharing)
+                first = b.let(self.rank * each)
+                blocks = first, b.let(b.min(first + each, self.total), "last")
+            yield own, *blocks
             number.set(number + (step if turn is None else 2 * step))
 
     # ------------------------------------------------------------- bringing operands
@@ -352,7 +371,9 @@ class WgmmaKernel:
 
         bring(0, to, place.row, tile.bm)
         columns = b.let(to + tile.bm * ROW)
-        if tile.bn // tile.cluster % 64 == 0 or tile.cluster == 1:
+        if tile.cluster == 1:
+            bring(1, columns, place.column, tile.bn)
+        elif tile.bn // tile.cluster % 64 == 0:
             extent = tile.bn // tile.cluster
             own = b.let(self.rank * extent)
             bring(1, b.let(columns + own * ROW), b.let(place.column + own), extent)
@@ -387,22 +408,63 @@ class WgmmaKernel:
             if self.slabs is not None:
                 corner = Corner(place.batch, top, place.column)
                 self.slabs.write(Slabs(group, slabs, tile.slabs), corner, rows)
-            if took is not None:
-                room = Room(
-                    b.let(slabs + (self.warp & 3) * (tile.slabs * SLAB // 4)), 32 * tile.slabs
-                )
-                writer = FragmentWriter(b, self.cores, self.product, room)
-                took.begin()
-                for number, fragments in enumerate(rows):
-                    row = b.let(top + (64 * number + (self.warp & 3) * 16))
-                    for j in range(0, len(fragments), room.columns // 8):
-                        column = b.let(place.column + 8 * j)
-                        part = [fragments[j : j + room.columns // 8]]
-                        writer.write(took, Corner(place.batch, row, column), part)
+            if took is not None and self.cut.sharing == 1:
+                self._write(took, slabs, Corner(place.batch, top, place.column), rows)
+            if took is not None and self.cut.sharing > 1:
+                self._keep(rows)
+                threads.cluster_sync(b.ir)
+                with b.if_(self.warp % self.cut.sharing == self.rank):
+                    added = self._added()
+                    self._write(took, slabs, Corner(place.batch, top, place.column), added)
         if self.slabs is not None:
             with b.if_((b.local & (WARPGROUP - 1)) == 0):
                 # Shared memory stays until it is read; what is written ends with the kernel.
                 copies.bulk_wait(b.ir, 0)
+
+    def _write(
+        self, sink: Sink, slabs: Value, corner: Corner, rows: Sequence[Sequence[Fragment]]
+    ) -> None:
+        """Take the sums of a warpgroup to a sink: for each sixty-four of rows the fragments of eight columns each."""
+        b, tile = self.builder, self.tile
+        room = Room(b.let(slabs + (self.warp & 3) * (tile.slabs * SLAB // 4)), 32 * tile.slabs)
+        writer = FragmentWriter(b, self.cores, self.product, room)
+        sink.begin()
+        for number, fragments in enumerate(rows):
+            row = b.let(corner.row + (64 * number + (self.warp & 3) * 16))
+            for j in range(0, len(fragments), room.columns // 8):
+                column = b.let(corner.column + 8 * j)
+                part = [fragments[j : j + room.columns // 8]]
+                writer.write(sink, Corner(corner.batch, row, column), part)
+
+    def _kept_at(self, number: int) -> Value:
+        """Where this thread's fragment of a number is kept in shared memory, over the ring, which is read to its end."""
+        apart = WARPGROUP * self.tile.groups * PIECE
+        return self.builder.let(self.cores.base + (self.builder.local * PIECE + number * apart))
+
+    def _keep(self, rows: Sequence[Sequence[Fragment]]) -> None:
+        """Let the blocks of the cluster see this one's sums."""
+        b = self.builder
+        # All warps of the block have multiplied what lies there.
+        barriers.named_barrier(b.ir, TURN, WARPGROUP * self.tile.groups)
+        for number, fragment in enumerate(one for own in rows for one in own):
+            self.cores.store_four(self._kept_at(number), fragment)
+
+    def _added(self) -> list[list[Fragment]]:
+        """The sums of all blocks of the cluster, in their order."""
+        b, across = self.builder, self.tile.bn // 8
+        found: list[list[Fragment]] = []
+        for down in range(self.tile.down):
+            own: list[Fragment] = []
+            for j in range(across):
+                at = b.raw(self._kept_at(down * across + j))
+                total: list[Value] = []
+                for rank in range(self.cut.sharing):
+                    part = [b.held(x) for x in copies.load_cluster(b.ir, at, rank)]
+                    more = zip(total, part, strict=True)
+                    total = [b.let(x + y) for x, y in more] if total else part
+                own.append(total)
+            found.append(own)
+        return found
 
     def _await_turn(self, ring: _Ring) -> None:
         """Wait until the tile before this one is multiplied, by the other warpgroup, and leave out its stages."""
