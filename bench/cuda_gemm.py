@@ -14,6 +14,7 @@ import json
 import math
 import os
 import random
+import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
@@ -207,17 +208,17 @@ def variants_of(case, machine):
     return template.name, {name: ways[name]() for name in names}, leaves or order
 
 
-def emit(folder, arch, chosen):
-    """Write the kernels of cases, and their description."""
+def emit(folder, arch, chosen, assembler=None):
+    """Write the kernels of cases, and their description; with an assembler as object code."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with ProcessPoolExecutor(min(os.cpu_count() or 1, 16)) as pool:
-        found = list(pool.map(partial(emit_case, folder, arch), chosen))
+        found = list(pool.map(partial(emit_case, folder, arch, assembler), chosen))
     described = [case for case in found if case is not None]
     (folder / "cases.json").write_text(json.dumps(described), encoding="utf-8")
 
 
-def emit_case(folder, arch, case):
+def emit_case(folder, arch, assembler, case):
     """Write the kernels of a case; returns its description, or None where it has no kernels."""
     from dataclasses import asdict
 
@@ -235,6 +236,10 @@ def emit_case(folder, arch, case):
         for number, stage in enumerate(found.stages):
             file = f"{case['name']}.{way}.{number}.ptx"
             (folder / file).write_text(to_ptx(stage.ir, arch), encoding="utf-8")
+            if assembler:
+                source, target = folder / file, (folder / file).with_suffix(".cubin")
+                subprocess.run([assembler, "-arch", arch, source, "-o", target], check=True)
+                source.unlink()
             stages.append(
                 {
                     "ptx": file, "kernel": stage.kernel, "threads": stage.threads,
@@ -437,7 +442,7 @@ def run_all(folder, only, without, quick, table):
     import torch
 
     sys.path.insert(0, str(Path(__file__).parent))
-    from cuda_launch import Launch, call, load
+    from cuda_launch import Launch, call, code_of, load
 
     torch.zeros(1, device="cuda")
     described = json.loads((Path(folder) / "cases.json").read_text(encoding="utf-8"))
@@ -455,7 +460,7 @@ def run_all(folder, only, without, quick, table):
     def prepare(item):
         call("cuCtxSetCurrent", context)
         key, stage = item
-        return key, load(Path(key).read_text(encoding="utf-8"), stage["kernel"], stage["shared"])
+        return key, load(code_of(key), stage["kernel"], stage["shared"])
 
     with ThreadPoolExecutor(os.cpu_count() or 8) as pool:
         Launch.loaded.update(pool.map(prepare, stages.items()))
@@ -538,13 +543,14 @@ def main():
     parser.add_argument("--without", help="part of the names of ways that are not run")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--ways", type=int, default=0, help="ways to write each case")
+    parser.add_argument("--assembler", help="ptxas, for object code instead of PTX")
     parser.add_argument("--table", help="where times are written as JSON")
     given = parser.parse_args()
     groups = given.groups or ["main", "f32", "small", "random", "epilogues"]
     if given.emit:
         chosen = [case for case in cases(groups) if is_meant(case, given.only)]
         more = {"variants": given.ways, "whole first": True} if given.ways else {}
-        emit(given.emit, given.arch, [{**case, **more} for case in chosen])
+        emit(given.emit, given.arch, [{**case, **more} for case in chosen], given.assembler)
     if given.run:
         run_all(given.run, given.only, given.without, given.quick, given.table)
 

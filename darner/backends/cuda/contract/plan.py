@@ -92,6 +92,8 @@ LOOSE = 0.7
 """A block of terms takes so long at least where words are read one by one."""
 SHARING = (2, 4)
 """Blocks of a cluster that may share the terms of a tile."""
+WIDEST_SHARED = 192
+"""The most columns of such a tile, for its registers' sake."""
 EXCHANGE = 1.0
 """What it takes to add up their sums."""
 LEAST_BLOCKS = 4
@@ -159,7 +161,7 @@ def _wgmma_cuts(
         tiles = cut.raster(product).tiles
         most = machine.processors * tile.blocks // tile.cluster
         found.append(replace(cut, blocks=min(tiles, most) * tile.cluster))
-    if tile.cluster == tile.blocks == 1 and not tile.turns:
+    if tile.cluster == tile.blocks == 1 and not tile.turns and tile.bn <= WIDEST_SHARED:
         tiles = WgmmaCut(tile, 1, 0).raster(product).tiles
         total = ceil_div(product.k, 128 // layouts[0].dtype.itemsize)
         for sharing in SHARING:
