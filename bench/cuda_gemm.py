@@ -470,14 +470,14 @@ def run_all(folder, only, without, quick, table):
         rows.append(row)
         kind = case["dtype"] + (" with AdamW" if case["finish"] == "adamw" else "")
         ratios.setdefault(kind, []).append(row["torch"] / row["ways"][0][1])
+        if table:
+            Path(table).write_text(json.dumps(rows), encoding="utf-8")
     for dtype, found in ratios.items():
         mean = math.exp(sum(map(math.log, found)) / len(found))
         print(
             f"{dtype}: {mean:.3f} x torch (geometric mean of {len(found)}), least {min(found):.3f}"
         )
     print("WRONG: " + "; ".join(wrong) if wrong else "all results agree")
-    if table:
-        Path(table).write_text(json.dumps(rows), encoding="utf-8")
 
 
 def run_case(torch, folder, case, quick, wrong):

@@ -408,14 +408,8 @@ class WgmmaKernel:
             if self.slabs is not None:
                 corner = Corner(place.batch, top, place.column)
                 self.slabs.write(Slabs(group, slabs, tile.slabs), corner, rows)
-            if took is not None and self.cut.sharing == 1:
+            if took is not None:
                 self._write(took, slabs, Corner(place.batch, top, place.column), rows)
-            if took is not None and self.cut.sharing > 1:
-                self._keep(rows)
-                threads.cluster_sync(b.ir)
-                with b.if_(self.warp % self.cut.sharing == self.rank):
-                    added = self._added()
-                    self._write(took, slabs, Corner(place.batch, top, place.column), added)
         if self.slabs is not None:
             with b.if_((b.local & (WARPGROUP - 1)) == 0):
                 # Shared memory stays until it is read; what is written ends with the kernel.
@@ -425,16 +419,27 @@ class WgmmaKernel:
         self, sink: Sink, slabs: Value, corner: Corner, rows: Sequence[Sequence[Fragment]]
     ) -> None:
         """Take the sums of a warpgroup to a sink: for each sixty-four of rows the fragments of eight columns each."""
-        b, tile = self.builder, self.tile
+        b, tile, sharing = self.builder, self.tile, self.cut.sharing
         room = Room(b.let(slabs + (self.warp & 3) * (tile.slabs * SLAB // 4)), 32 * tile.slabs)
         writer = FragmentWriter(b, self.cores, self.product, room)
+        if sharing > 1:
+            self._keep(rows)
+            threads.cluster_sync(b.ir)
         sink.begin()
+        per, piece = room.columns // 8, 0
         for number, fragments in enumerate(rows):
             row = b.let(corner.row + (64 * number + (self.warp & 3) * 16))
-            for j in range(0, len(fragments), room.columns // 8):
+            for j in range(0, len(fragments), per):
                 column = b.let(corner.column + 8 * j)
-                part = [fragments[j : j + room.columns // 8]]
-                writer.write(sink, Corner(corner.batch, row, column), part)
+                at = Corner(corner.batch, row, column)
+                if sharing == 1:
+                    writer.write(sink, at, [fragments[j : j + per]])
+                    continue
+                # Pieces are dealt out to the blocks, of each warp to another.
+                with b.if_(b.let((self.warp + piece) % sharing) == self.rank):
+                    first = number * len(fragments) + j
+                    writer.write(sink, at, [[self._added(first + i) for i in range(per)]])
+                piece += 1
 
     def _kept_at(self, number: int) -> Value:
         """Where this thread's fragment of a number is kept in shared memory, over the ring, which is read to its end."""
@@ -449,22 +454,18 @@ class WgmmaKernel:
         for number, fragment in enumerate(one for own in rows for one in own):
             self.cores.store_four(self._kept_at(number), fragment)
 
-    def _added(self) -> list[list[Fragment]]:
-        """The sums of all blocks of the cluster, in their order."""
-        b, across = self.builder, self.tile.bn // 8
-        found: list[list[Fragment]] = []
-        for down in range(self.tile.down):
-            own: list[Fragment] = []
-            for j in range(across):
-                at = b.raw(self._kept_at(down * across + j))
-                total: list[Value] = []
-                for rank in range(self.cut.sharing):
-                    part = [b.held(x) for x in copies.load_cluster(b.ir, at, rank)]
-                    more = zip(total, part, strict=True)
-                    total = [b.let(x + y) for x, y in more] if total else part
-                own.append(total)
-            found.append(own)
-        return found
+    def _added(self, number: int) -> Fragment:
+        """A fragment of the sums of all blocks of the cluster, in their order."""
+        b = self.builder
+        at = b.raw(self._kept_at(number))
+        parts = [
+            [b.held(x) for x in copies.load_cluster(b.ir, at, rank)]
+            for rank in range(self.cut.sharing)
+        ]
+        total: list[Value] = parts[0]
+        for part in parts[1:]:
+            total = [b.let(x + y) for x, y in zip(total, part, strict=True)]
+        return total
 
     def _await_turn(self, ring: _Ring) -> None:
         """Wait until the tile before this one is multiplied, by the other warpgroup, and leave out its stages."""
