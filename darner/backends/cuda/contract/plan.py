@@ -5,6 +5,7 @@ Everything that measurements decide stands here. Times are in microseconds, of a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ....codegen.simt.contract.product import Product, part_bytes
@@ -78,8 +79,10 @@ CLOCK = 1800.0
 """Cycles in a microsecond."""
 BYTES = 3_600_000.0
 """That go to or from memory in a microsecond."""
-CACHED = 6_500_000.0
+CACHED = 10_000_000.0
 """Bytes that all multiprocessors read from the L2 cache in a microsecond."""
+CUT_LINES = 1.8
+"""So many times as long it takes to read rows of 128 bytes that begin within a line of the cache."""
 CACHED_BY_ONE = 80_000.0
 """The same of one."""
 BYTES_OF_ONE = 45_000.0
@@ -200,7 +203,8 @@ def expected(product: Product, layouts: tuple[Layout, Layout], cut: Cut, machine
     """
     itemsize = layouts[0].dtype.itemsize
     rate = multiplied(machine.capability, itemsize)
-    found = _expected(product, cut, rate, itemsize, machine)
+    lines = tuple(CUT_LINES if _cuts_lines(layout) else 1.0 for layout in layouts)
+    found = _expected(product, cut, rate, itemsize, machine, lines)
     if isinstance(cut, MmaCut) and cut.loose:
         return found
     for side in packed_sides(product):
@@ -209,8 +213,19 @@ def expected(product: Product, layouts: tuple[Layout, Layout], cut: Cut, machine
     return found
 
 
+def _cuts_lines(layout: Layout) -> bool:
+    """Whether rows of 128 bytes begin within lines of the cache."""
+    others = layout.batch + layout.free + layout.summed
+    return any(step * layout.dtype.itemsize % 128 for _, step in others if step != 1)
+
+
 def _expected(
-    product: Product, cut: Cut | FmaCut, rate: float, itemsize: int, machine: Machine
+    product: Product,
+    cut: Cut | FmaCut,
+    rate: float,
+    itemsize: int,
+    machine: Machine,
+    lines: Sequence[float] = (1.0, 1.0),
 ) -> float:
     """The microseconds that a product takes where a multiprocessor adds so many products in a cycle."""
     tile = cut.tile
@@ -229,7 +244,7 @@ def _expected(
     write = write / shared + (EXCHANGE if shared > 1 else 0.0)
     latency = LOOSE if isinstance(cut, MmaCut) and cut.loose else LATENCY
     # Operands come from the L2 cache, lines that are cut in two as two.
-    brought = (tile.bm + tile.bn / cluster) * 128
+    brought = (tile.bm * lines[0] + tile.bn / cluster * lines[1]) * 128
     reads = blocks * tiles * brought / min(CACHED, tiles * CACHED_BY_ONE)
     multiply = blocks * max(work * sharing, latency)
     if isinstance(tile, WgmmaTile) and tile.turns:
