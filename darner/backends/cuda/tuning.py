@@ -13,7 +13,7 @@ from ..base.keys import kept_key
 from ..base.readback import Region
 from ..base.tuning import MOST_VARIANTS, SECONDS, Choices, Progress, Tuned
 from .device import Device, address_of, launch_of
-from .interface import Event, Launch
+from .interface import Event, Launch, Recording
 from .kernels import template_of
 from .machine import Machine
 
@@ -107,7 +107,7 @@ class _Timer:
             for launch in of:
                 # An error tells of the kernel that it is an error of.
                 launch.start(stream)
-        graphs = {}
+        graphs: dict[str, Recording] = {}
         try:
             for name, of in launches.items():
                 graphs[name] = stream.record(lambda of=of: start(of))  # type: ignore[misc]
@@ -118,8 +118,10 @@ class _Timer:
                     last.record(stream)
                     best[name] = min(best[name], _seconds(first, last) / LAUNCHES)
         finally:
-            for made in (*graphs.values(), first, last):
-                made.close()
+            for graph in graphs.values():
+                graph.close()
+            first.close()
+            last.close()
         return best
 
 

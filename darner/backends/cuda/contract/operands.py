@@ -97,7 +97,8 @@ def layout_of(product: Product, side: int, *, transposed: bool = True) -> Layout
             for _, stride in (axes[:-1] if name == along else axes)
         ]
         if all(stride % piece == 0 for stride in others):
-            return Layout(leaf.dtype, along, operand.offset, **groups)
+            batch, free, summed = (groups[name] for name in ("batch", "free", "summed"))
+            return Layout(leaf.dtype, along, operand.offset, batch, free, summed)
     return None
 
 

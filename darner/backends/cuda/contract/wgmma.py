@@ -458,11 +458,11 @@ class WgmmaKernel:
         """A fragment of the sums of all blocks of the cluster, in their order."""
         b = self.builder
         at = b.raw(self._kept_at(number))
-        parts = [
+        parts: list[list[Value]] = [
             [b.held(x) for x in copies.load_cluster(b.ir, at, rank)]
             for rank in range(self.cut.sharing)
         ]
-        total: list[Value] = parts[0]
+        total = parts[0]
         for part in parts[1:]:
             total = [b.let(x + y) for x, y in zip(total, part, strict=True)]
         return total
