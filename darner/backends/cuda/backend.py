@@ -25,6 +25,7 @@ class CudaBackend(Backend):
     target = "cuda"
     spelling = "cuda, cuda:1"
     several = True
+    tunes = True
 
     def devices(self) -> Sequence[DeviceInfo]:
         """The GPUs of this machine; none where there is no driver. Emulated ones are not listed."""
@@ -79,13 +80,24 @@ class CudaBackend(Backend):
         )
 
     def compile(self, plan: Plan, request: Request) -> Program:
-        """The plan as kernels, loaded."""
+        """The plan as kernels, tuned where that is asked for, and loaded."""
         from .opening import opened
         from .program import CudaProgram
+        from .tuning import keep_choices, known_choices, tune
 
-        device = opened(request.device)
+        device, tuning, saved = opened(request.device), request.tuning, request.saved
+        choices = {} if saved else known_choices(device.machine, tuning.cache)
+        if tuning.wanted and not saved:
+            found = tune(plan, device, known=choices, progress=tuning.progress)
+            keep_choices(device.machine, found.choices, tuning.cache)
+            choices |= found.choices
         return CudaProgram(
-            plan, device, storage=request.storage, saved=request.saved, cache=request.cache
+            plan,
+            device,
+            storage=request.storage,
+            saved=saved,
+            cache=request.cache,
+            choices=choices,
         )
 
     def taken(self, device: str, value: object, what: str) -> DeviceArray | None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from ...codegen.simt.dispatch import Written
 from ...graph.cached import cached_property
 from ...graph.data import Array
 from ...graph.errors import DarnerError
-from ...graph.integers import round_up
 from ...io.memory import Bytes
 from ...lower.plan import Buffer, Kernel, Plan
 from ..base.cache import ObjectCache
@@ -19,7 +19,7 @@ from ..base.device_program import DeviceProgram, Times
 from ..base.limits import last_op
 from ..base.readback import Readback, Region
 from . import lanes
-from .device import Device, Queue, address_of
+from .device import Device, Queue, address_of, launch_of
 from .inputs import Inputs
 from .interface import DriverError, Event, Launch, Pinned, Recording, Stream
 from .kernels import limits_of, written_specs
@@ -28,8 +28,6 @@ from .machine import ALIGNMENT
 from .saved import from_bytes, to_bytes
 from .sharing import array_of
 
-LEAST = 16
-"""Bytes of the widest load."""
 KEPT_GRAPHS = 8
 """Graphs of a program: of whole steps and the parts that they run in. What else is run is started launch by launch."""
 
@@ -77,6 +75,7 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
         storage: parameters and states by name, of which the device keeps copies.
         saved: what ``saved`` of an equal program gave, on the same GPU: nothing is written or compiled again.
         cache: where object code is kept.
+        choices: how specs are written that can be written in several ways, by digest; see ``tuning``.
     """
 
     slack = ALIGNMENT
@@ -89,13 +88,14 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
         storage: Mapping[str, Array] | None = None,
         saved: bytes | None = None,
         cache: ObjectCache | None = None,
+        choices: Mapping[str, str] | None = None,
     ) -> None:
         self._written: dict[str, Written]
         codes: dict[str, bytes] = {}
         if saved:
             self._written, codes = from_bytes(saved)
         else:
-            self._written = written_specs(plan, device.machine)
+            self._written = written_specs(plan, device.machine, choices)
         stages = [stage for kernel in self._written.values() for stage in kernel.stages]
         self._kernels = device.kernels(stages, cache, codes)
         self.queue = Queue(device)
@@ -124,22 +124,15 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
         return PinnedStaging(self.device, self.queue, nbytes)
 
     def _bind(self, number: int) -> None:
-        kernel = self.plan.kernels[number]
+        spec = self.plan.kernels[number].spec
         launches: list[Launch] = []
         with self.device.guard:
-            for stage in self._written[kernel.spec].stages:
+            for stage in self._written[spec].stages:
                 if stage.copies is not None and self._in_place(number, *stage.copies):
                     continue
-                regions = [self._region(number, binding) for binding in stage.bindings]
-                maps = [
-                    self.device.context.tensor_map(
-                        about, address_of(self._region(number, about.binding))
-                    )
-                    for about in stage.maps
-                ]
-                found = self._kernels[stage.digest][0]
-                where = [(address_of(region), _bound(region)) for region in regions]
-                launches.append(found.launch(stage, where, maps))
+                kernel = self._kernels[stage.digest][0]
+                region = partial(self._region, number)
+                launches.append(launch_of(self.device, kernel, stage, region))
         self._launches[number] = launches
 
     def take(self, buffer: int, other: DeviceProgram[Device, PinnedStaging], output: int) -> None:
@@ -337,11 +330,6 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
         super().close()
         self._inputs.close()
         self._launches, self._events, self._lanes = [], [], []
-
-
-def _bound(region: Region) -> int:
-    """Bytes that a kernel may read of a region: whole vectors, and of what is empty an item."""
-    return max(LEAST, round_up(region.nbytes, LEAST))
 
 
 def _now() -> int:
