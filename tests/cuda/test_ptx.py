@@ -106,6 +106,25 @@ def test_threads_and_parameters_are_as_the_launch_says():
     assert len(re.findall(r"\.param \.u64 \.ptr \.global \.align 16", text)) == len(stage.bindings)
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_what_starts_early_waits_before_any_thread_reads_or_writes_memory(name):
+    for stage in stages(name):
+        assert stage.early
+        text = to_ptx(stage.ir, MIDDLE)
+        _, code_ = text.split(".visible .entry")
+        before, wait, _ = code_.partition("griddepcontrol.wait")
+        assert wait
+        # No branch, so that every thread comes here; parameters are no memory that launches write.
+        assert not re.search(r"\bbra\b|\bret\b|\.global\.|\bcp\.|\batom\b|\bred\b|\bcall", before)
+
+
+@pytest.mark.parametrize("arch", [OLDEST, "sm_86"])
+def test_older_cards_have_one_launch_after_the_other(arch):
+    (stage,) = stages("softmax", arch)
+    assert not stage.early
+    assert "griddepcontrol" not in to_ptx(stage.ir, arch)
+
+
 def single(instruction, kind):
     """A kernel of one instruction on two numbers."""
     function = re.search(r"@(llvm[\w.]+)\((.*)\)", instruction)

@@ -11,6 +11,8 @@ from ....codegen.simt.builder import Memory, Operand, Type, Value
 from ....codegen.simt.dispatch import Binding
 from ....graph import dtypes
 from ....graph.errors import InternalError, UnsupportedError
+from ..instructions.threads import launch_dependents, wait_for_launch
+from ..machine import STARTS_EARLY
 from ..stage import Grid, Stage, TensorMap
 from .instructions import Held
 from .memory import Memories
@@ -57,6 +59,11 @@ class Printer(Memories):
         if function is None:
             self.begin()
 
+    @property
+    def starts_early(self) -> bool:
+        """Whether launches on the GPU can start before those ahead of them have ended."""
+        return self.machine.capability >= STARTS_EARLY and not self.machine.emulated
+
     def new_kernel(self) -> CodeFunction:
         """A module and its kernel, without code."""
         from llvmlite import ir
@@ -70,7 +77,10 @@ class Printer(Memories):
         return kernel
 
     def begin(self) -> None:
-        """The numbers of the thread."""
+        """Wait for the launch ahead, let the one behind come, and know the numbers of the thread; see ``Stage.early``."""
+        if self.starts_early:
+            wait_for_launch(self.ir)
+            launch_dependents(self.ir)
         self.group, self.local = (self.held(self._special(name)) for name in ("ctaid.x", "tid.x"))
         self.thread = self.let(self.group * self.threads + self.local, "thread")
 
@@ -210,6 +220,7 @@ class Printer(Memories):
             shared=self._dynamic,
             cluster=self.cluster,
             maps=tuple(self.maps),
+            early=self.starts_early,
         )
 
     def written(self, names: Sequence[str]) -> str:
