@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 
 import darner
-from darner.codegen.simt.families import template_of
+from darner.backends.base.lowering import written_specs
+from darner.codegen.elements.collapse import collapsed
+from darner.codegen.problems.rows import passes
+from darner.codegen.simt.families import template_of, written
 from darner.testing import make_case
 from tests.conformance.devices import check_parts
 from tests.cpu.test_loops import recurrent
@@ -49,6 +52,45 @@ def test_what_is_transposed_is_right(shape, dtype):
     x = RNG.integers(-9, 9, shape).astype(darner.graph.dtypes.dtype(dtype).numpy)
     (found,) = run_graph(graph, {"x": x})
     np.testing.assert_array_equal(found, x.T)
+
+
+def long_rows(name, length):
+    """A computation of rows that take several passes, and its arrays; labels are ignored in some rows."""
+    graph = darner.Graph()
+    x = graph.input("x", (128, length))
+    arrays = {"x": RNG.standard_normal((128, length)).astype(np.float32) * 4}
+    arrays["x"][5] = -np.inf
+    arrays["x"][6, :7] = -np.inf
+    if name == "cross entropy":
+        labels = graph.input("labels", (128,), "i32")
+        arrays["labels"] = RNG.integers(0, length, 128).astype(np.int32)
+        arrays["labels"][[3, 5]] = -100
+        graph.set_outputs([x.cross_entropy_loss(labels)])
+        return darner.value_and_grad(graph, ["x"]), arrays
+    graph.set_outputs([getattr(x, name)(-1)])
+    return graph, arrays
+
+
+@pytest.mark.parametrize("length", [2500, 2499])
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "standardised", "cross entropy"])
+def test_long_rows_stay_in_shared_memory_from_pass_to_pass(name, length):
+    machine = MACHINE.with_threads(64)
+    if name == "standardised":
+        graph, arrays = long_rows("softmax", length)
+        graph = darner.Graph()
+        x = graph.input("x", (128, length))
+        arrays["x"] = np.nan_to_num(arrays["x"], neginf=3.0)
+        graph.set_outputs([(x - x.mean(-1, keepdims=True)) / x.var(-1, keepdims=True).sqrt()])
+    else:
+        graph, arrays = long_rows(name, length)
+    specs = [spec for _, spec in written_specs(lowered(graph, machine)) if spec.kind == "rows"]
+    (whole,) = [spec for spec in specs if len(passes(collapsed(spec)).levels) > 1]
+    assert "row" in written(whole, machine).stages[0].ir
+    with np.errstate(all="ignore"):
+        wanted = darner.run(graph, arrays, float64=True)
+    for found, right in zip(run_graph(graph, arrays, machine), wanted, strict=True):
+        np.testing.assert_array_equal(np.isnan(found), np.isnan(right))
+        np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("size", [4096, 4098, 4097, 7])

@@ -112,6 +112,11 @@ class Machine(Keyed):
         return STATIC_SHARED
 
     @property
+    def ample(self) -> int:
+        """Bytes of shared memory that a launch can ask for."""
+        return self.most_shared
+
+    @property
     def wide(self) -> bool:
         """It computes in f64."""
         return True

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
+from ....graph import dtypes
 from ....graph.graph import Graph
 from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
@@ -34,6 +35,12 @@ FEW_GROUPS = 128
 ENOUGH_GROUPS = 512
 LEAST_SPLIT = 1 << 14
 """Elements of a workgroup from which on it is worth another dispatch to share them out."""
+KEPT_AT_ONCE = 4
+"""Vectors that a thread asks for together, where its row stays in shared memory."""
+MERGED = 1024
+"""Bytes of a workgroup's memory that are left to what threads merge."""
+MOST_BESIDE = 1024
+"""Threads of a processor whose elements all fit in its registers."""
 LONGEST = 256
 """Sums that a thread adds up one after another, at most: the error of a sum grows with it."""
 SIDE = 32
@@ -174,6 +181,22 @@ def layout_for(body: Graph, passes: Passes, machine: Machine) -> Layout:
     if held * vector <= most:
         return layout
     return _in_pieces(replace(layout, held=0), length, rows)
+
+
+def kept_layout(layout: Layout, passes: Passes, machine: Machine) -> Layout | None:
+    """How rows are shared out that stay in the memory of their workgroups; None where they do not fit there, or are held or cut already."""
+    length = row_length(passes)
+    nbytes = length * dtypes.f32.itemsize
+    if layout.held or layout.pieces > 1 or not layout.adjacent or layout.side > 1:
+        return None
+    if passes.space[-1] != length or nbytes + MERGED > machine.ample:
+        return None
+    # Workgroups that fit beside each other share the threads of a processor.
+    beside = max(1, machine.ample // (nbytes + MERGED))
+    peers = max(THREADS, power_above(ceil_div(MOST_BESIDE, beside)))
+    peers = min(peers, largest_group(machine), power_above(ceil_div(length, layout.vector)))
+    at_once = max(1, min(KEPT_AT_ONCE, length // (peers * layout.vector)))
+    return replace(layout, peers=peers, at_once=at_once)
 
 
 def _slots(length: int, peers: int, vector: int) -> int:
