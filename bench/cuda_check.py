@@ -1,7 +1,7 @@
 """Everything that only a card can show, in a few minutes: that its driver does what is asked of it, sessions, conformance, memory errors; and how long calls take.
 
     python -m bench.cuda_check                              all of it; exit code 1 where something fails
-    python -m bench.cuda_check driver sessions              some parts: driver, sessions, conformance, memcheck, times
+    python -m bench.cuda_check driver sessions              some parts: driver, sessions, conformance, memcheck, racecheck, times
     python -m bench.cuda_check --report DIR --minutes 8     where the report and its details go, and when to stop
     python -m bench.cuda_check --device cuda:emulated       the script itself, without a card
 
@@ -34,7 +34,8 @@ import numpy as np
 if TYPE_CHECKING:
     from darner.backends.cuda.stage import Stage
 
-PARTS = ("driver", "sessions", "conformance", "memcheck", "times")
+SANITIZERS = ("memcheck", "racecheck")
+PARTS = ("driver", "sessions", "conformance", *SANITIZERS, "times")
 CHUNK = 24
 """Ops of one process."""
 MARK = "check: "
@@ -374,19 +375,28 @@ def check_part(report: Report, part: str, device: str, until: float) -> None:
             return
 
 
-def check_memory(report: Report, device: str) -> None:
-    """A session under compute-sanitizer."""
-    tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
-    if not Path(tool).exists():
-        report.line("memcheck: there is no compute-sanitizer here")
+SANITIZED = {
+    "a perceptron": "from tests.leaks import models; s = models.training(device={device!r}, cache=None); models.learned(s, 3); s.close()",
+    "a Llama in bf16": "from bench.cuda_models import llama_steps; llama_steps({device!r}, 'bf16')",
+}
+"""Python that runs under compute-sanitizer: kernels of every device, and those on tensor cores."""
+
+
+def check_sanitized(report: Report, tool: str, device: str) -> None:
+    """Training steps under one of compute-sanitizer's tools."""
+    found = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    if not Path(found).exists():
+        report.line(f"{tool}: there is no compute-sanitizer here")
         return
-    code = f"from tests.leaks import models; s = models.training(device={device!r}, cache=None); models.learned(s, 3); s.close()"
-    command = [tool, "--tool", "memcheck", "--error-exitcode", "9", sys.executable, "-c", code]
-    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
-    if run.returncode:
-        report.failure("memcheck", run.stdout[-6000:] + run.stderr[-2000:])
-    else:
-        report.line(f"ok memcheck: {run.stdout.strip().splitlines()[-1]}")
+    for name, code in SANITIZED.items():
+        command = [found, "--tool", tool, "--error-exitcode", "9"]
+        command += [sys.executable, "-c", code.format(device=device)]
+        run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+        said = run.stdout.strip().splitlines()
+        if run.returncode:
+            report.failure(f"{tool} of {name}", run.stdout[-6000:] + run.stderr[-2000:])
+        else:
+            report.line(f"ok {tool} of {name}: {said[-1] if said else 'nothing said'}")
 
 
 # ----------------------------------------------------------------------------- times
@@ -504,7 +514,7 @@ def main() -> int:
                 types = tuple(options.types.split(","))
                 check_conformance(report, options.device, types, until)
             else:
-                check_memory(report, options.device)
+                check_sanitized(report, part, options.device)
         except Exception:  # above all a package of the tests that is not there
             report.failure(part, traceback.format_exc())
     report.line(f"{report.failed} failed" if report.failed else "all is well")
