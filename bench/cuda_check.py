@@ -169,10 +169,9 @@ def checks_of_driver(name: str) -> Checks:
 
 
 def checks_of_sessions(name: str) -> Checks:
-    """The promises of ``tests/cuda/promises.py``."""
+    """The promises of ``tests/session/on_devices.py`` and ``tests/cuda/promises.py``: each function, with each value of the parameter that its mark lists."""
     from tests.cuda import promises
-    from tests.session.failing import CASES
-    from tests.whole_models import MODELS, check_model
+    from tests.session import on_devices
 
     class Patch:
         """What pytest's monkeypatch does, as far as it is needed."""
@@ -184,39 +183,33 @@ def checks_of_sessions(name: str) -> Checks:
             self.before.append((owner, attribute, getattr(owner, attribute)))
             setattr(owner, attribute, value)
 
-    def second_build() -> None:
-        patch = Patch()
+    def call(function: Callable[..., object], given: dict[str, object]) -> None:
+        wanted, patch = inspect.signature(function).parameters, Patch()
         with tempfile.TemporaryDirectory() as folder:
+            offered = {"device_name": name, "tmp_path": Path(folder), "monkeypatch": patch, **given}
             try:
-                promises.the_second_build_writes_no_kernel(name, Path(folder), patch)
+                function(**{parameter: offered[parameter] for parameter in wanted})
             finally:
                 for change in patch.before:
                     setattr(*change)
 
-    def checkpoint(first: str, second: str) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            promises.a_checkpoint_goes_on_on_another_device(first, second, Path(folder))
+    for module in (on_devices, promises):
+        for title, function in vars(module).items():
+            if not title.startswith("test_") or function.__module__ != module.__name__:
+                continue
+            plain = title.removeprefix("test_").replace("_", " ")
+            for given in _values_of(function):
+                told = ", ".join(str(value) for value in given.values())
+                yield f"{plain}{told and f': {told}'}", partial(call, function, given)
 
-    for optimizer in promises.OPTIMIZERS:
-        yield (
-            f"training by {optimizer}",
-            partial(promises.training_has_the_numbers_of_the_cpu, name, optimizer),
-        )
-    for case in CASES:
-        yield f"a failed step: {case}", partial(promises.a_failed_step_changes_nothing, name, case)
-    yield "a checkpoint to the card", lambda: checkpoint("cpu", name)
-    yield "a checkpoint from the card", lambda: checkpoint(name, "cpu")
-    yield "the second build", second_build
-    for title, function in vars(promises).items():
-        plain = inspect.isfunction(function) and function.__module__ == promises.__name__
-        if plain and [*inspect.signature(function).parameters] == ["device"] and title != "held":
-            yield title.replace("_", " "), partial(function, name)
-    for model in MODELS:
-        yield f"a model: {model}", partial(check_model, model, name, "cuda")
-    yield (
-        "50 sessions leave nothing",
-        partial(promises.sessions_that_come_and_go_leave_nothing, name, 25),
-    )
+
+def _values_of(function: Callable[..., object]) -> list[dict[str, object]]:
+    """The values of the parameter that a test's mark lists; one empty set where there is none."""
+    for mark in getattr(function, "pytestmark", ()):
+        if mark.name == "parametrize":
+            parameter, values = mark.args
+            return [{parameter: getattr(value, "values", (value,))[0]} for value in values]
+    return [{}]
 
 
 # ----------------------------------------------------------------------------- conformance
