@@ -28,6 +28,12 @@ class CardLane(Lane):
             return self.of(self.builder.root(self.value))
         return super().intrinsic(name, *others)
 
+    def clamped(self, low: float, high: float) -> Lane:
+        """See ``Lane``: two instructions, where comparing and choosing takes four."""
+        if self.bits != 32 or not self.builder.refines:
+            return super().clamped(low, high)
+        return self.maximum(self.constant(low)).minimum(self.constant(high))
+
     @property
     def can_scale(self) -> bool:
         """No instruction multiplies by powers of two."""
