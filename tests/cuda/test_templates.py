@@ -93,6 +93,55 @@ def test_long_rows_stay_in_shared_memory_from_pass_to_pass(name, length):
         np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-6)
 
 
+def halves(x, at):
+    """What a gate makes of the columns before and from ``at`` on."""
+    return x[..., :at].sigmoid() * x[..., x.shape[-1] - at :]
+
+
+VIEWS = {
+    "halves": lambda g, x: halves(x, 64),
+    "halves that begin between vectors": lambda g, x: halves(x, 63).abs()[..., 1:61],
+    "a row": lambda g, x: x * g.input("row", (128,)) + 1.0,
+    "a column": lambda g, x: x * g.input("column", (3, 40, 1)),
+    "a row of each": lambda g, x: x - g.input("rows", (3, 1, 128)),
+    "across": lambda g, x: x + g.input("across", (3, 128, 40)).transpose((0, 2, 1)),
+    "repeated": lambda g, x: x + g.input("one", (40, 128)).broadcast_to((3, 40, 128)),
+    "backwards": lambda g, x: x + g.input("back", (3, 40, 128)).flip((1,)),
+    "every other": lambda g, x: x[:, ::2] + g.input("other", (3, 20, 256))[..., ::2],
+    "itself elsewhere": lambda g, x: x + x[:, :1],
+    "reshaped": lambda g, x: x.reshape((3, 40, 2, 64))[:, :, 1] * x.reshape((3, 80, 64))[:, 40:],
+}
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("name", VIEWS)
+def test_maps_read_views_wherever_they_begin(name, dtype):
+    graph = darner.Graph()
+    x = graph.input("x", (3, 40, 128), dtype)
+    graph.set_outputs([VIEWS[name](graph, x), x.cast("f32") * 2.0])
+    arrays = {
+        leaf.name: RNG.standard_normal(leaf.shape).astype(leaf.dtype.numpy)
+        for leaf in graph.inputs.values()
+    }
+    compare(graph, arrays, 2e-6 if dtype == "f32" else 1e-2)
+
+
+@pytest.mark.parametrize(
+    ("shape", "head", "rotated"),
+    [((2, 24, 192), 64, None), ((5, 24, 40), 20, 12), ((3, 6), 6, None)],
+)
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_parts_of_concatenations_are_written_where_they_belong(shape, head, rotated, dtype):
+    graph = darner.Graph()
+    x = graph.input("x", shape)
+    options = {} if rotated is None else {"n_rot": rotated}
+    turned = graph.rope(x, 1e4, head, **options).cast(dtype)
+    pairs = graph.concat([x * 2.0, x.abs(), x + 1.0], -1)
+    graph.set_outputs([turned, pairs, pairs.cast("i32")])
+    array = RNG.standard_normal(shape).astype(np.float32) * 3
+    compare(graph, {"x": array}, 1e-5 if dtype == "f32" else 1e-2)
+
+
 @pytest.mark.parametrize("size", [4096, 4098, 4097, 7])
 def test_results_of_one_two_and_four_bytes_stand_beside_each_other(size):
     graph = darner.Graph()
