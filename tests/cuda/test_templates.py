@@ -109,6 +109,15 @@ VIEWS = {
     "backwards": lambda g, x: x + g.input("back", (3, 40, 128)).flip((1,)),
     "every other": lambda g, x: x[:, ::2] + g.input("other", (3, 20, 256))[..., ::2],
     "itself elsewhere": lambda g, x: x + x[:, :1],
+    "gathered": lambda g, x: (
+        x + g.input("table", (7, 128)).gather(g.input("indices", (3, 40), "i32"))
+    ),
+    "gathered within": lambda g, x: (
+        x * g.input("table", (3, 9, 128)).gather(g.input("indices", (40,), "i32"), 1)
+    ),
+    "gathered across": lambda g, x: (
+        x - g.input("table", (3, 40, 9)).gather(g.input("indices", (128,), "i32"), 2)
+    ),
     "reshaped": lambda g, x: x.reshape((3, 40, 2, 64))[:, :, 1] * x.reshape((3, 80, 64))[:, 40:],
 }
 
@@ -123,6 +132,8 @@ def test_maps_read_views_wherever_they_begin(name, dtype):
         leaf.name: RNG.standard_normal(leaf.shape).astype(leaf.dtype.numpy)
         for leaf in graph.inputs.values()
     }
+    if "indices" in arrays:
+        arrays["indices"] = RNG.integers(0, 7, arrays["indices"].shape).astype(np.int32)
     compare(graph, arrays, 2e-6 if dtype == "f32" else 1e-2)
 
 

@@ -22,7 +22,7 @@ from ..elements import ThreadElements
 from ..machine import Machine
 from ..template import Template
 from .parts import Parts, parts_of
-from .vectors import Seen, seen_as_vectors
+from .vectors import Gathered, Seen, seen_as_vectors
 
 KINDS = ("map", "rows", "contract", "index")
 MANY = 1 << 20
@@ -65,7 +65,7 @@ def _stage_of_parts(spec: Spec, machine: Machine, parts: Parts) -> Stage:
     return dispatch.finish(ceil_div(units, dispatch.threads))
 
 
-def _as_vectors(dispatch: Dispatch, body: Graph, outputs: Sequence[Node]) -> list[Seen]:
+def _as_vectors(dispatch: Dispatch, body: Graph, outputs: Sequence[Node]) -> list[Seen | Gathered]:
     """The values of a body that are read as vectors; their operands are declared so."""
     found = seen_as_vectors(body, outputs, VECTOR)
     for leaf in {seen.leaf.id: seen.leaf for seen in found}.values():
@@ -97,7 +97,7 @@ def _stage(
     nodes = [spec.body.outputs[i] for i in numbers]
     together = max(max(1, 4 // node.dtype.itemsize) for node in nodes)
     count = prod(shape)
-    seen: list[Seen] = []
+    seen: list[Seen | Gathered] = []
     if count >= FEW and count % VECTOR == 0 and all(node.dtype.itemsize <= 4 for node in nodes):
         together = VECTOR
         if shape[-1] % VECTOR == 0:
@@ -163,7 +163,7 @@ class Unit:
         self.item = item
 
     def write(
-        self, elements: ThreadElements, unit: Value, together: int, seen: Sequence[Seen]
+        self, elements: ThreadElements, unit: Value, together: int, seen: Sequence[Seen | Gathered]
     ) -> None:
         """The code of one unit, by its number; what is ``seen`` so is read as vectors."""
         vectors: list[tuple[Node, Value]] = []
@@ -188,11 +188,11 @@ class Unit:
                     elements.registers.store(value, memory, offset, node.dtype)
 
     def _vector(
-        self, elements: ThreadElements, seen: Seen, unit: Value, index: Sequence[Number]
+        self, elements: ThreadElements, seen: Seen | Gathered, unit: Value, index: Sequence[Number]
     ) -> Value:
         """The vector of an operand that a unit is made of: the unit's own number where both are of one shape."""
         same = seen.node.id == seen.leaf.id and tuple(sizes(seen.leaf)) == self.shape
-        item = unit if same else elements.places.value(seen.item(elements.places, index))
+        item = unit if same else elements.places.value(seen.item(elements, index))
         return self.builder.let(self.dispatch.operand(seen.leaf)[item], "vector")
 
     @staticmethod

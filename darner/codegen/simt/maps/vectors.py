@@ -9,7 +9,8 @@ from ....graph.graph import Graph
 from ....graph.node import Node
 from ....lower.specs import sizes
 from ....lower.strided import is_view, strided
-from ...ir.index import Index, IndexMath
+from ...ir.index import Index
+from ..elements import ThreadElements
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,9 @@ class Seen:
     strides: tuple[int, ...]
     vector: int
 
-    def item(self, places: IndexMath, index: Sequence[Index]) -> Index:
+    def item(self, elements: ThreadElements, index: Sequence[Index]) -> Index:
         """The number of the vector at an index of a map's result, whose last number is a multiple of ``vector``."""
+        places = elements.places
         own = index[len(index) - self.node.rank :]
         total: Index = self.offset
         for number, size, stride in zip(own, sizes(self.node), self.strides, strict=False):
@@ -40,7 +42,33 @@ class Seen:
         return places.add(total, places.div(own[-1], self.vector))
 
 
-def seen_as_vectors(body: Graph, outputs: Iterable[Node], vector: int) -> list[Seen]:
+@dataclass(frozen=True)
+class Gathered:
+    """Rows of a table by index, or parts of rows: the index is read and checked once for all elements of a vector.
+
+    Attributes:
+        node: the ``gather``.
+        leaf: the table, an operand.
+        vector: elements of a vector.
+    """
+
+    node: Node
+    leaf: Node
+    vector: int
+
+    def item(self, elements: ThreadElements, index: Sequence[Index]) -> Index:
+        """See ``Seen``."""
+        table, indices = self.node.operands
+        axis, shape = self.node.attrs["axis"], sizes(table)
+        own = elements.spread(self.node, index)
+        where = own[axis : axis + indices.rank]
+        place = elements.place(self.node, indices, where, shape[axis])
+        at = [*own[:axis], place, *own[axis + indices.rank :]]
+        at[-1] = elements.places.div(at[-1], self.vector)
+        return elements.places.offset(at, [*shape[:-1], shape[-1] // self.vector])
+
+
+def seen_as_vectors(body: Graph, outputs: Iterable[Node], vector: int) -> list[Seen | Gathered]:
     """The values that are read nowhere but at the place of the element that is made of them, and whole vectors at a time."""
     reached: dict[int, Node] = {}
     ends: dict[int, Node] = {}
@@ -52,13 +80,23 @@ def seen_as_vectors(body: Graph, outputs: Iterable[Node], vector: int) -> list[S
         elif node.id not in reached:
             reached[node.id] = node
             stack += node.operands
-    found = []
+    found: list[Seen | Gathered] = []
     for node in ends.values():
-        alone = all(user.id in reached for user in body.users(node))
-        seen = _seen(node, vector) if alone and (node.name is not None or is_view(node)) else None
-        if seen is not None:
-            found.append(seen)
+        if not all(user.id in reached for user in body.users(node)):
+            continue
+        if node.name is not None or is_view(node):
+            seen = _seen(node, vector)
+            found += [] if seen is None else [seen]
+        elif node.op.name == "gather" and _has_rows(node, vector):
+            found.append(Gathered(node, node.operands[0], vector))
     return found
+
+
+def _has_rows(node: Node, vector: int) -> bool:
+    """Whether a ``gather`` is of an operand whose last axis is no index's, in whole vectors."""
+    table = node.operands[0]
+    inner = node.attrs["axis"] < table.rank - 1 and sizes(table)[-1] % vector == 0
+    return inner and table.name is not None and table.dtype.itemsize <= 4
 
 
 def _seen(node: Node, vector: int) -> Seen | None:
