@@ -159,6 +159,10 @@ def layout_for(body: Graph, passes: Passes, machine: Machine) -> Layout:
         if peers > 1 and _slots(length, peers // 2, vector) < _slots(length, peers, vector):
             # Fewer threads, of which fewer have nothing to do.
             peers //= 2
+        in_step = min(machine.subgroups[0], threads) if machine.subgroup else 1
+        if in_step < peers and _slots(length, in_step, vector) <= in_step * most:
+            # Threads that run in step have their sums without waiting for others.
+            peers = in_step
         if length > peers * most and len(passes.levels) + bool(outputs) > 1:
             # As many threads as a workgroup can have, if that keeps the row in registers; where it does not, the fewer rows
             # are under way at the same time, the more of them the next pass finds in the cache.
@@ -174,7 +178,7 @@ def layout_for(body: Graph, passes: Passes, machine: Machine) -> Layout:
             side *= 2
     held = ceil_div(length, peers * vector)
     # Pieces have a dispatch for each pass; rows that are not cut have all passes written out in one.
-    cut = ceil_div(rows, side) < FEW_GROUPS and length * side >= LEAST_SPLIT
+    cut = ceil_div(rows, side) < few_groups(lies_across(passes)) and length * side >= LEAST_SPLIT
     written_out = 1 if cut else len(passes.levels) + bool(outputs)
     at_once = max(1, min(AT_ONCE // (1 if vector == 1 else 2), most // vector // written_out))
     layout = Layout(peers, side, vector, held, at_once, 1, length, lies_across(passes))
@@ -204,11 +208,16 @@ def _slots(length: int, peers: int, vector: int) -> int:
     return round_up(length, peers * vector)
 
 
+def few_groups(across: bool) -> int:
+    """Workgroups below which rows are cut: of rows side by side threads read a word at a time, and it takes more of them to have as much on the way."""
+    return FEW_GROUPS if across else ENOUGH_GROUPS
+
+
 def _in_pieces(layout: Layout, length: int, rows: int) -> Layout:
     """Rows that are not held: cut where there are few, and so that no thread adds up too much by itself."""
     groups, step = ceil_div(rows, layout.side), layout.step
     split = ceil_div(length, step * LONGEST)
-    if groups < FEW_GROUPS and length * layout.side >= LEAST_SPLIT:
+    if groups < few_groups(layout.adjacent) and length * layout.side >= LEAST_SPLIT:
         split = max(split, min(ceil_div(ENOUGH_GROUPS, groups), ceil_div(length, step)))
     piece = ceil_div(length, max(split, 1) * step) * step
     pieces = ceil_div(length, piece)
