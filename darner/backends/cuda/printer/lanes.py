@@ -57,7 +57,8 @@ def quotient(b: Instructions, above: Operand, below: Operand) -> Operand:
     million where it is the next one. Both are scaled first where the divisor or its inverse is no normal number. The product alone is taken where it is 0, whose sign the sum might change, or
     infinite or no number, which leaves no number. What a denormal ``above`` leaves is lost: the result is then up to three places off. What depends on the divisor alone is computed once where many are divided by it.
     """
-    divisor, dividend = CardLane(b, below), CardLane(b, above)
+    divisor: Lane = CardLane(b, below)
+    dividend: Lane = CardLane(b, above)
     size = divisor.absolute()
     scale = (size < 2.0**-126).choose(
         divisor.constant(2.0**24), (size > 2.0**125).choose(divisor.constant(2.0**-24), 1.0)

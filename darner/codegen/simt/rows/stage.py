@@ -256,9 +256,9 @@ class RowStage(RowPlace):
                             self.elements.store_vector(own, memory, offset, node.dtype)
             return []
 
-        inside = write_vectors
-        if self.kept is not None:
-            inside = self.kept.through(len(self.passes.levels), write_vectors)
+        last = len(self.passes.levels)
+        kept = self.kept
+        inside = write_vectors if kept is None else kept.through(last, write_vectors)
         self.over_row(inside, [], base, stop)
 
     def _to_write(self, number: int, node: Node, vector: Vector) -> Operand:
