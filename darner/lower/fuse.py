@@ -443,7 +443,10 @@ class _Fusion(Columns):
             # Of as many axes, each lies above its own.
             if not seen and (operand.id not in inside or operand.rank == len(shape)):
                 continue
-            if seen and not is_of_rows(operand.shape, space, axes):
+            # What has fewer axes has those of size 1 before them.
+            spread = (*[1] * (len(space) - operand.rank), *operand.shape)
+            known = is_of_rows(operand.shape, space, axes) or is_of_rows(spread, space, axes)
+            if seen and not known:
                 return False
             found = self._runs(operand, inside, space, axes)
             if found is None or not is_aligned(found, runs_along(shape, space, axes)):
