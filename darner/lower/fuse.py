@@ -21,6 +21,7 @@ from ..graph.errors import InternalError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.types import TensorType, TupleType
+from .beside import Beside
 from .columns import Columns
 from .groups import EPILOGUES, KINDS, Group, make_parts, number_between
 from .roles import (
@@ -49,10 +50,12 @@ def fuse(
     ended: Collection[str] | None = None,
     multipliers: Multipliers | None = None,
     places_parts: bool = False,
+    beside: bool = False,
 ) -> list[Group]:
     """The kernels of a graph, in an order in which they can run; those by index of the ops ``ended`` may have epilogues.
 
-    With ``places_parts`` a map that makes the parts of a concatenation takes in what is element-wise beside them.
+    With ``places_parts`` a map that makes the parts of a concatenation takes in what is element-wise beside them; with ``beside`` small maps that have nothing to do with
+    each other are one kernel.
     """
     work = _Fusion(graph, multipliers, places_parts)
     work.epilogues()
@@ -62,10 +65,12 @@ def fuse(
     work.rows(handed)
     work.columns()
     work.maps()
+    if beside:
+        work.besides()
     return work.ordered()
 
 
-class _Fusion(Columns):
+class _Fusion(Columns, Beside):
     """Groups of nodes, joined step by step."""
 
     def __init__(

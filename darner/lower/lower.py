@@ -47,6 +47,7 @@ def lower(  # many parameters: all but the graph are what a backend asks for, by
     segment: int | None = None,
     stored: Mapping[str, Parts] | None = None,
     multipliers: Multipliers | None = None,
+    beside: bool = False,
 ) -> Plan:
     """The plan of a graph whose sizes are all known.
 
@@ -54,6 +55,7 @@ def lower(  # many parameters: all but the graph are what a backend asks for, by
     element-wise after them; ``places_parts`` says that maps write each part of a concatenation where it belongs. Every value of the arena begins at a
     multiple of ``alignment`` bytes, and with ``segment`` none lies across a multiple of that many. ``stored`` says of which parameters or states a leaf
     is made that holds several side by side, for a target that keeps them so, and ``multipliers`` which contractions read operands of fewer bits than f32 where they lie.
+    With ``beside`` small maps that have nothing to do with each other are one kernel.
 
     States and parameters are updated in place where the kernel that computes the new value is the last to read the old one, and none that can fail comes
     after it.
@@ -65,7 +67,7 @@ def lower(  # many parameters: all but the graph are what a backend asks for, by
                 f"the sizes {', '.join(symbols)} are not known", hint="graph.bind(name=size) first"
             )
     rules = _Rules(
-        target, whole, ended, places_parts, alignment, segment, stored or {}, multipliers
+        target, whole, ended, places_parts, alignment, segment, stored or {}, multipliers, beside
     )
     return rules.plan(graph, dict(options or {})).verify()
 
@@ -82,6 +84,7 @@ class _Rules:
     segment: int | None
     stored: Mapping[str, Parts]
     multipliers: Multipliers | None
+    beside: bool
 
     def plan(self, graph: Graph, options: dict[str, Any]) -> Plan:
         """The plan of a graph."""
@@ -105,7 +108,7 @@ class _Rules:
         return made.plan(graph, {}, all_in_place=True)
 
     def _kernels(self, prepared: Graph) -> list[Work]:
-        return kernels(prepared, self.ended, self.multipliers, self.places_parts)
+        return kernels(prepared, self.ended, self.multipliers, self.places_parts, self.beside)
 
 
 def _only_stacks_leaves(graph: Graph, work: Work) -> bool:

@@ -70,6 +70,7 @@ class CudaBackend(Backend):
             alignment=ALIGNMENT,
             largest=limits.segment,
             multipliers=multipliers_of(machine),
+            beside=True,
             check=check,
         )
 
