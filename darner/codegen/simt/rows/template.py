@@ -89,7 +89,8 @@ class _Rows:
         self.kept: tuple[Node, ...] | None = None
         layout = None if found.columns else kept_layout(self.layout, found, machine)
         if layout is not None:
-            self.kept = online and kept_of(spec.body, online, online=True)
+            if online is not None:
+                self.kept = kept_of(spec.body, online, online=True)
             if self.kept is None:
                 self.kept = kept_of(spec.body, found)
                 online = online if self.kept is None else None
