@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from itertools import islice
 
 from ...codegen.simt.dispatch import FAULT_BYTES, Binding, Written
@@ -110,7 +111,7 @@ class _Timer:
         graphs: dict[str, Recording] = {}
         try:
             for name, of in launches.items():
-                graphs[name] = stream.record(lambda of=of: start(of))  # type: ignore[misc]
+                graphs[name] = stream.record(partial(start, of))
             for _ in range(REPEATS):
                 for name, graph in graphs.items():
                     first.record(stream)
