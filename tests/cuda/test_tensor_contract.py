@@ -22,7 +22,7 @@ from darner.backends.cuda.contract.template import (
     write_by_mma,
     write_by_wgmma,
 )
-from darner.backends.cuda.contract.wgmma import WgmmaCut
+from darner.backends.cuda.contract.tiles import WgmmaCut
 from darner.backends.cuda.emulator.launch import compile
 from darner.backends.cuda.machine import Machine
 from darner.graph import dtypes

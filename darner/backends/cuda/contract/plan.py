@@ -14,7 +14,7 @@ from ..machine import Capability, Machine
 from .fma import FmaCut, FmaTile
 from .mma import MmaCut, MmaTile
 from .operands import Layout, layout_of, loose_layout
-from .wgmma import WgmmaCut, WgmmaTile
+from .tiles import WgmmaCut, WgmmaTile
 
 FEW = 8
 """Up to so many rows or columns, all that counts is how fast the other operand is read, and tensor cores are of no use."""
@@ -39,7 +39,6 @@ WGMMA_TILES = (
     WgmmaTile(64, 256, 4, 1, cluster=2, slabs=2, full=0.76),
     WgmmaTile(128, 192, 4, 2, slabs=2, registers=(40, 232), full=0.76),
     WgmmaTile(64, 128, 4, 1, blocks=2, full=0.68),
-    WgmmaTile(64, 192, 3, 1, blocks=2, full=0.72),
 )
 """The tiles of ``wgmma``, with the share of the peak that prototypes reached on an H200."""
 

@@ -32,7 +32,8 @@ from .operands import PIECE, Layout, layout_of, loose_layout, packed_elements, p
 from .pack import pack_stage
 from .plan import FEW, LEAST_PLAIN, SHORT, Cut, ranked, ranked_plain
 from .store import result_map
-from .wgmma import MappedSource, WgmmaCut, WgmmaKernel
+from .tiles import WgmmaCut
+from .wgmma import MappedSource, WgmmaKernel
 
 
 def tensor_product(spec: Spec, machine: Machine) -> Product | None:
