@@ -78,11 +78,11 @@ CLOCK = 1800.0
 """Cycles in a microsecond."""
 BYTES = 3_600_000.0
 """That go to or from memory in a microsecond."""
-CACHED = 10_000_000.0
+CACHED = 12_000_000.0
 """Bytes that all multiprocessors read from the L2 cache in a microsecond."""
-CUT_LINES = 1.8
+CUT_LINES = 1.9
 """So many times as long it takes to read rows of 128 bytes that begin within a line of the cache."""
-CACHED_BY_ONE = 80_000.0
+CACHED_BY_ONE = 120_000.0
 """The same of one."""
 BYTES_OF_ONE = 45_000.0
 """The same of one multiprocessor, while the others rest."""
