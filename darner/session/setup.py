@@ -15,30 +15,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterator, Mapping, Sequence
 
 from ..graph.graph import LEAVES, Graph
 from ..graph.node import Node
+from ..graph.precision import TF32
 from ..graph.types import TensorType
-from ..lower.strided import is_tf32, is_view
-from ..transforms.expand import expansion
+from ..lower.strided import Multipliers, contractions, is_tf32, is_view, strided
 
 PREFIX = "setup/"
 
 
 def split(
-    graph: Graph, rounding: Collection[str] = ()
+    graph: Graph, multipliers: Multipliers | None = None
 ) -> tuple[Graph | None, Graph, tuple[str, ...]]:
     """A graph of what depends on parameters alone, the graph of the rest, and the names of its new inputs.
 
     The outputs of the first are the inputs of the second, in the order of the names. Without any such value the first is
     None. A view, and what only makes a parameter wider or decodes it, stays in the step: there it costs nothing, or less than reading
-    its result. So does what rounds it to tf32 for contractions that do so as they read, whose names are in ``rounding``: they could not
-    tell from its result that it is rounded.
+    its result. So does the word that a weight is rounded to tf32, for products that ``multipliers`` has for such: they would not know it of an input.
     """
-    wanted = _border(graph, rounding)
+    wanted = _border(graph)
     if not wanted:
         return None, graph, ()
+    rounded = _rounded(graph, wanted, multipliers or Multipliers(contractions()))
     taken = {*graph.inputs, *graph.parameters, *graph.states}
     prefix = PREFIX
     while any(name.startswith(prefix) for name in taken):
@@ -46,8 +46,42 @@ def split(
     names = tuple(f"{prefix}{i}" for i in range(len(wanted)))
     setup = graph.copy()
     setup._updates = {}
-    setup.set_outputs([node.id for node in wanted])
-    return _parameters_only(setup.toposort()), _rest(graph, wanted, names), names
+    ends = [setup.nodes[node.id] for node in wanted]
+    setup.set_outputs(
+        [x.transpose((1, 0)) if rounded.get(x.id, False) else x for x in ends]  # turned
+    )
+    return _parameters_only(setup.toposort()), _rest(graph, wanted, names, rounded), names
+
+
+def _rounded(graph: Graph, wanted: Sequence[Node], multipliers: Multipliers) -> dict[int, bool]:
+    """The values that only products read, which round them to tf32: and whether all of these are to have them transposed."""
+    found: dict[int, bool] = {}
+    for node in wanted:
+        if not is_tf32(node) or graph.is_output(node):
+            continue
+        readers = list(_readers(graph, node))
+        if readers and all(user.op.name in multipliers.tf32 for user, _ in readers):
+            across = node.rank == 2 and all(_is_across(*reader) for reader in readers)
+            found[node.id] = across and multipliers.tf32_along_sums
+    return found
+
+
+def _readers(graph: Graph, node: Node) -> Iterator[tuple[Node, int]]:
+    """Who reads a node, itself or through views, and as which operand."""
+    stack = [node]
+    while stack:
+        value = stack.pop()
+        for user in graph.users(value):
+            if is_view(user):
+                stack.append(user)
+            else:
+                yield from ((user, i) for i, id in enumerate(user.inputs) if id == value.id)
+
+
+def _is_across(product: Node, operand: int) -> bool:
+    """Whether a product of matrices sums along elements of an operand that do not lie side by side."""
+    seen, summed = strided(product.operands[operand]), product.attrs[f"{'ab'[operand]}_contract"]
+    return seen is not None and bool(summed) and seen.strides[summed[-1]] != 1
 
 
 def _parameters_only(graph: Graph) -> Graph:
@@ -61,15 +95,23 @@ def _parameters_only(graph: Graph) -> Graph:
     return result.toposort()
 
 
-def _rest(graph: Graph, wanted: list[Node], names: tuple[str, ...]) -> Graph:
+def _rest(
+    graph: Graph, wanted: list[Node], names: tuple[str, ...], rounded: Mapping[int, bool]
+) -> Graph:
     result = Graph(graph.name)
     made: dict[int, Node] = {}
     for node in graph.nodes:
         if node.op.name in LEAVES:
             made[node.id] = result.insert_like(node, [])
     for node, name in zip(wanted, names, strict=True):
-        attrs = {"name": name, "shape": node.shape, "dtype": node.dtype}
-        made[node.id] = result.insert("input", [], (), attrs, scope=node.scope, source=node.source)
+        turned = rounded.get(node.id, False)
+        shape = node.shape[::-1] if turned else node.shape
+        attrs = {"name": name, "shape": shape, "dtype": node.dtype}
+        leaf = result.insert("input", [], (), attrs, scope=node.scope, source=node.source)
+        with result.derived_from(node):
+            if node.id in rounded:
+                leaf = leaf.reduce_precision(*TF32)
+            made[node.id] = leaf.transpose((1, 0)) if turned else leaf
     for node in _needed(graph, made):
         made[node.id] = result.insert_like(node, [made[i] for i in node.inputs])
     result.set_outputs([made[node.id] for node in graph.outputs])
@@ -93,7 +135,7 @@ def _needed(graph: Graph, made: dict[int, Node]) -> list[Node]:
     return found[::-1]
 
 
-def _border(graph: Graph, rounding: Collection[str]) -> list[Node]:
+def _border(graph: Graph) -> list[Node]:
     """The values that a step reads and that depend on parameters alone."""
     updated = {leaf.id for leaf in graph.updates}
     fixed: set[int] = set()  # parameters and constants alone
@@ -106,7 +148,7 @@ def _border(graph: Graph, rounding: Collection[str]) -> list[Node]:
             fixed.add(node.id)
             if any(i in computed for i in node.inputs):
                 computed.add(node.id)
-    worth = _worthwhile(graph, computed, rounding)
+    worth = _worthwhile(graph, computed)
     ends = {node.id for node in (*graph.outputs, *graph.updates.values())}
     return [
         node
@@ -117,7 +159,7 @@ def _border(graph: Graph, rounding: Collection[str]) -> list[Node]:
     ]
 
 
-def _worthwhile(graph: Graph, computed: set[int], rounding: Collection[str]) -> set[int]:
+def _worthwhile(graph: Graph, computed: set[int]) -> set[int]:
     """Those of the computed nodes that are kept: at the border, neither views nor parameters nor wider copies.
 
     A node with several results is kept whole where all its parts are.
@@ -128,30 +170,9 @@ def _worthwhile(graph: Graph, computed: set[int], rounding: Collection[str]) -> 
         if node.id not in kept:
             continue
         inside = node.id not in ends and all(user.id in kept for user in graph.users(node))
-        rounds = is_tf32(node) and _only_read_by(graph, node, rounding)
-        if not inside and (rounds or _is_free(node) or not isinstance(node.type, TensorType)):
+        if not inside and (_is_free(node) or not isinstance(node.type, TensorType)):
             kept.discard(node.id)
     return kept
-
-
-def _only_read_by(graph: Graph, node: Node, names: Collection[str]) -> bool:
-    """Whether contractions of these names alone read a node, or views of it."""
-    stack = list(graph.users(node))
-    while stack:
-        user = stack.pop()
-        if is_view(user):
-            stack += graph.users(user)
-        elif not _multiplies(user, names):
-            return False
-    return bool(graph.users(node))
-
-
-def _multiplies(node: Node, names: Collection[str]) -> bool:
-    """Whether a node is a contraction of these names, or a composite of one."""
-    if node.op.is_composite and node.op.facts.multiplies:
-        inner = [made for made in expansion(node).nodes if made.op.facts.multiplies]
-        return bool(inner) and all(_multiplies(made, names) for made in inner)
-    return node.op.name in names
 
 
 def _is_free(node: Node) -> bool:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 import darner
 from darner import Graph, optim
-from darner.graph.precision import TF32
 from darner.session.binding import as_value
 from darner.session.setup import split
 from tests.session.opening import (
@@ -415,23 +414,6 @@ def test_sharing_needs_equal_types_and_devices():
 
 
 # --------------------------------------------------------------------------- what is computed once
-
-
-@pytest.mark.parametrize("other", [False, True])
-def test_parameters_are_rounded_to_tf32_by_those_who_multiply_them(other):
-    g = Graph()
-    w = g.parameter("w", (3, 3))
-    rounded = w.reduce_precision(*TF32)
-    g.set_outputs([g.input("x", (2, 3)).reduce_precision(*TF32) @ rounded.T])
-    if other:
-        g.set_outputs([*g.outputs, rounded.exp()])
-    _, step, names = split(g, {"dot_general"})
-    found = [node for node in step.nodes if node.op.name == "reduce_precision"]
-    # What somebody else reads too is computed once.
-    assert len(found) == (1 if other else 2)
-    assert len(names) == (2 if other else 0)
-    # Where nobody rounds as he reads, it is computed once as well.
-    assert len(split(g)[2]) == (2 if other else 1)
 
 
 def test_what_depends_on_parameters_alone_is_computed_when_they_change():

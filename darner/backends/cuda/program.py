@@ -8,19 +8,22 @@ from functools import partial
 from typing import NamedTuple
 
 from ...codegen.simt.dispatch import Written
+from ...graph.cached import cached_property
 from ...graph.data import Array
 from ...graph.errors import DarnerError
 from ...io.memory import Bytes
-from ...lower.plan import Buffer, Plan
+from ...lower.plan import Buffer, Kernel, Plan
 from ..base.cache import ObjectCache
 from ..base.device_array import DeviceArray, Value
 from ..base.device_program import DeviceProgram, Times
 from ..base.limits import last_op
 from ..base.readback import Readback, Region
+from . import lanes
 from .device import Device, Queue, address_of, launch_of
 from .inputs import Inputs
-from .interface import DriverError, Event, Launch, Pinned, Recording
+from .interface import DriverError, Event, Launch, Pinned, Recording, Stream
 from .kernels import limits_of, written_specs
+from .lanes import BEGIN, schedule
 from .machine import ALIGNMENT
 from .saved import from_bytes, to_bytes
 from .sharing import array_of
@@ -102,6 +105,8 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
         self._graphs: dict[Part, Recording | None] = {}
         self._recorded: list[Callable[[], object]] = []
         self._events: list[Event] = []
+        self._lanes: list[Stream] = [self.queue.stream]
+        self._marks: list[Event] = []
         self._launches: list[list[Launch]] = [[] for _ in plan.kernels]
         for region in self._regions:
             self.queue.uses(region)
@@ -206,7 +211,11 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
         if self.device.careful:
             return False
         if graph is None:
-            graph = self.queue.stream.record(lambda: self._launch(part))
+            try:
+                graph = self.queue.stream.record(lambda: self._launch_in_lanes(part))
+            finally:
+                while self._marks:
+                    self._marks.pop().close()
             self._graphs[part] = graph
             self._recorded.append(self.device.closed_with(self, graph))
         graph.start(self.queue.stream)
@@ -218,8 +227,46 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
             self._launch_kernel(number)
         self._launch_copies(part)
 
-    def _launch_kernel(self, number: int) -> None:
-        stream = self.queue.stream
+    def _launch_in_lanes(self, part: Part) -> None:
+        """The same, with kernels that need not wait for each other on streams beside each other."""
+        alone = {k for k, kernel in enumerate(self.plan.kernels) if self._scratch_of(kernel)}
+        turns = schedule(self._hazards, range(part.first, part.end), alone, lanes.LANES)
+        while len(self._lanes) <= max((turn.lane for turn in turns), default=0):
+            stream = self.device.context.stream()
+            self.device.closed_with(self, stream)
+            self._lanes.append(stream)
+        marks: dict[int, Event] = {}
+        wanted = {kernel for turn in turns for kernel in turn.after}
+        if BEGIN in wanted:
+            marks[BEGIN] = self._marked(self.queue.stream)
+        for turn in turns:
+            stream = self._lanes[turn.lane]
+            for other in turn.after:
+                stream.follow_event(marks[other])
+            self._launch_kernel(turn.kernel, stream)
+            if turn.kernel in wanted:
+                marks[turn.kernel] = self._marked(stream)
+        for lane in {turn.lane for turn in turns} - {0}:
+            self.queue.stream.follow(self._lanes[lane])
+        self._launch_copies(part)
+
+    def _marked(self, stream: Stream) -> Event:
+        """The point that a stream's work has now."""
+        event = self.device.context.event()
+        self._marks.append(event)
+        event.record(stream)
+        return event
+
+    def _scratch_of(self, kernel: Kernel) -> int:
+        """Bytes of the scratch memory, of which there is one, that a kernel needs."""
+        return self._written[kernel.spec].scratch
+
+    @cached_property
+    def _hazards(self) -> tuple[tuple[int, ...], ...]:
+        return self.plan.hazards()
+
+    def _launch_kernel(self, number: int, stream: Stream | None = None) -> None:
+        stream = stream or self.queue.stream
         try:
             for launch in self._launches[number]:
                 launch.start(stream)
@@ -282,7 +329,7 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
         self._forget_graphs()
         super().close()
         self._inputs.close()
-        self._launches, self._events = [], []
+        self._launches, self._events, self._lanes = [], [], []
 
 
 def _now() -> int:

@@ -34,6 +34,10 @@ def test_inference_computes_what_depends_on_parameters_once_and_anew_when_they_c
     promises.what_depends_on_parameters_is_computed_once_and_anew_when_they_change(DEVICE)
 
 
+def test_a_step_in_16_bits_casts_no_weight_and_computes_again_what_is_cheap():
+    promises.a_step_in_16_bits_casts_no_weight_and_computes_again_what_is_cheap(DEVICE)
+
+
 def test_states_stay_on_the_device_and_can_be_read_and_written():
     promises.states_stay_and_can_be_read_and_written(DEVICE)
 

@@ -76,13 +76,15 @@ class SumWriter:
     Args:
         builder: where the code goes.
         cores: reads and writes shared memory.
-        product: what is computed.
+        product: what is computed. Of one in halves, a row of the room has columns of the first half, and then the same of the second.
         room: the warp's shared memory.
     """
 
     def __init__(self, builder: Simt, cores: Cores, product: Product, room: Room) -> None:
         b = self.builder = builder
-        self.cores, self.product, self.room = cores, product, room
+        self.cores, self.product, self.room = cores, product.taken, room
+        self.values = len(product.halves) or 1
+        self.columns = room.columns // self.values
         self.lane = b.let(b.local & (WARP - 1), "lane")
 
     def ahead(self, sink: Sink, corner: Corner, count: int) -> list[Unit]:
@@ -94,8 +96,8 @@ class SumWriter:
 
     def _lines(self, sink: Sink, count: int) -> tuple[int, int]:
         """How many rows lie side by side in a warp, and how many times as many are written together."""
-        across = min(self.room.columns // sink.unit, WARP)
-        chunks = self.room.columns // (across * sink.unit)
+        across = min(self.columns // sink.unit, WARP)
+        chunks = self.columns // (across * sink.unit)
         return WARP // across, _together(count * across // WARP, sink.ahead * chunks)
 
     def take(self, sink: Sink, corner: Corner, count: int, ahead: Sequence[Unit] = ()) -> None:
@@ -113,7 +115,7 @@ class SumWriter:
 
     def _units(self, sink: Sink, corner: Corner, first: Value, count: int) -> list[Unit]:
         """The units of a lane in so many rows, from the row ``first`` times as many as lie side by side on; what they read is on its way."""
-        b, lane, columns = self.builder, self.lane, self.room.columns
+        b, lane, columns = self.builder, self.lane, self.columns
         unit = sink.unit
         across = min(columns // unit, WARP)
         high = WARP // across
@@ -133,7 +135,17 @@ class SumWriter:
 
     def _take(self, sink: Sink, units: Sequence[Unit]) -> None:
         """Write units."""
-        sums = [self._read(one.inside, one.place, sink.unit) for one in units]
+        b = self.builder
+        sums = [
+            [
+                total
+                for value in range(self.values)
+                for total in self._read(
+                    one.inside, b.let(one.place + value * self.columns), sink.unit
+                )
+            ]
+            for one in units
+        ]
         for one, own in zip(units, sums, strict=True):
             where = (
                 one.row < self.product.m if self._cut(self.product.m) else None,

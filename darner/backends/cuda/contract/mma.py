@@ -206,7 +206,9 @@ def write_mma(
     # Blocks beyond the last one are not brought, where it is known which that is.
     most = total if cut.parts == 1 else None
     _write_loop(cores, own, loaders, raster.blocks(b, place.part, total), most)
-    corner = Corner(place.batch, b.let(place.row + row), b.let(place.column + column))
+    values = len(product.halves) or 1
+    own_column = b.let((place.column + column) // values)
+    corner = Corner(place.batch, b.let(place.row + row), own_column)
     room = Room(b.let(cores.base + warp * (tile.wm * tile.wn * 4)), tile.wn)
     took.begin()
     FragmentWriter(b, cores, product, room).write(took, corner, own.sums)

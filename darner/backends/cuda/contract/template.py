@@ -62,7 +62,7 @@ def _product(spec: Spec, machine: Machine, *, tf32: bool) -> Product | None:
     """The product of a spec whose sums are f32, and whose operands are floats of one type that lie in memory; with columns beside each other in the result."""
     if machine.capability < TENSOR_CORES or spec.kind != "contract" or not can_emit(spec.body):
         return None
-    product = product_of(spec, tf32=tf32)
+    product = product_of(spec, tf32=tf32, halves=tf32)
     if product is None or product.node.dtype.name not in ("f32", "bf16", "f16"):
         return None
     leaves = [operand.leaf for operand in product.operands]
@@ -178,10 +178,13 @@ def _write_ring(
     tile, parts = cut.tile, cut.parts
     begin = parts * part_bytes(product) if parts > 1 else 0
     transposed = True if isinstance(cut, FmaCut) else None
-    loose = isinstance(cut, MmaCut) and cut.loose
-    givens, scratch = givens_of(product, begin, transposed=transposed, loose=loose)
-    stages = _packs(spec, machine, product, givens)
-    dispatch = Dispatch(spec, machine, threads=tile.threads, whole=product.in_fours)
+    lying = product
+    if isinstance(cut, MmaCut) and product.halves:
+        # A warp has as many columns of either half.
+        lying = product.interleaved(cut.tile.wn // 2)
+    givens, scratch = givens_of(lying, begin, transposed=transposed, loose=cut.loose)
+    stages = _packs(spec, machine, lying, givens)
+    dispatch = Dispatch(spec, machine, threads=tile.threads, whole=product.taken.in_fours)
     cast(Printer, dispatch.builder).blocks_together(tile.blocks)
     cores = cores_of(dispatch.builder, machine, tile.shared_bytes)
     sink = _sink(dispatch, product, parts)
@@ -207,7 +210,7 @@ def write_by_wgmma(spec: Spec, machine: Machine, product: Product, cut: WgmmaCut
     parts = cut.parts
     givens, scratch = givens_of(product, parts * part_bytes(product) if parts > 1 else 0)
     stages = _packs(spec, machine, product, givens)
-    dispatch = Dispatch(spec, machine, threads=cut.tile.threads, whole=product.in_fours)
+    dispatch = Dispatch(spec, machine, threads=cut.tile.threads, whole=product.taken.in_fours)
     sources = []
     for side, given in enumerate(givens):
         layout = given.layout

@@ -37,6 +37,8 @@ from .tiles import ROW, WARPGROUP, WgmmaCut
 
 STEPS = 4
 """Products along K of a stage: 32 bytes each."""
+CHUNK = 64
+"""Columns of a box, where boxes are of one half of the columns, or lie along the columns."""
 NONE = 0xFFFFFFFF
 """No stage."""
 OTHERS = 40
@@ -98,6 +100,14 @@ class _Turn:
     step: int
 
 
+@dataclass(frozen=True)
+class Piece:
+    """Some of a warp's sums: where they begin, and the numbers of their fragments."""
+
+    corner: Corner
+    fragments: Sequence[int]
+
+
 class WgmmaKernel:
     """The kernel of a product while it is written.
 
@@ -133,7 +143,8 @@ class WgmmaKernel:
         self.terms = ROW // dtype.itemsize
         self.total = ceil_div(product.k, self.terms)
         self.raster = cut.raster(product)
-        rows = tile.bm, tile.box
+        self.half = product.n // 2 if product.halves else 0
+        rows = tile.bm, CHUNK if self.half else tile.box
         self.maps = [
             builder.tensor_map(tensor_map(source.layout, source.binding, count, self.kind))
             for source, count in zip(sources, rows, strict=True)
@@ -249,9 +260,12 @@ class WgmmaKernel:
 
         def bring(side: int, address: Value, first: Value, extent: int) -> None:
             along_k = self.sources[side].layout.along == "summed"
-            width = (tile.bm, tile.box)[side] if along_k else 64
+            halved = side == 1 and self.half > 0
+            width = (tile.bm, CHUNK if halved else tile.box)[side] if along_k else CHUNK
             for i in range(extent // width):
                 corner = b.let(first + i * width)
+                if halved:
+                    corner = self._in_halves(corner)
                 at = (term, corner) if along_k else (corner, term)
                 copies.tensor_load(
                     b.ir,
@@ -277,6 +291,11 @@ class WgmmaKernel:
                     column = b.let(place.column + 64 * i)
                     bring(1, b.let(columns + i * wgmma.CHUNK), column, 64)
         ring.advance()
+
+    def _in_halves(self, column: Value) -> Value:
+        """The column that a chunk of a product in halves begins at: chunks are by turns of the first half and of the second."""
+        second = column // CHUNK % 2
+        return self.builder.let(column // (2 * CHUNK) * CHUNK + second * self.half)
 
     # ------------------------------------------------------------- multiplying
 
@@ -318,34 +337,48 @@ class WgmmaKernel:
         address = b.let(slabs + (self.warp & 3) * (tile.slabs * SLAB // 4))
         return FragmentWriter(b, self.cores, self.product, Room(address, 32 * tile.slabs))
 
-    def _pieces(self, corner: Corner) -> list[Corner]:
-        """Where the pieces of a warp's sums begin, that go through its shared memory one after another."""
+    def _pieces(self, corner: Corner) -> list[Piece]:
+        """The pieces of a warp's sums, that go through its shared memory one after another."""
         b, tile = self.builder, self.tile
-        return [
-            Corner(
-                corner.batch,
-                b.let(corner.row + (64 * number + (self.warp & 3) * 16)),
-                b.let(corner.column + column),
-            )
-            for number in range(tile.down)
-            for column in range(0, tile.bn, 32 * tile.slabs)
-        ]
+        across = tile.bn // 8
+        found = []
+        for number in range(tile.down):
+            row = b.let(corner.row + (64 * number + (self.warp & 3) * 16))
+            for column, own in self._columns(across, corner.column, 4 * tile.slabs):
+                at = Corner(corner.batch, row, column)
+                found.append(Piece(at, [number * across + i for i in own]))
+        return found
+
+    def _columns(
+        self, count: int, column: Value, per: int
+    ) -> Iterator[tuple[Value, Sequence[int]]]:
+        """The numbers of a row's fragments, so many at a time, and the column that they begin at: of a product in halves as many of either."""
+        b = self.builder
+        if not self.half:
+            for j in range(0, count, per):
+                yield b.let(column + 8 * j), range(j, j + per)
+            return
+        each, across = per // 2, CHUNK // 8
+        for pair in range(0, count, 2 * across):
+            for j in range(pair, pair + across, each):
+                first = b.let(column // 2 + 8 * (j - pair // 2))
+                yield first, [*range(j, j + each), *range(j + across, j + across + each)]
 
     def _read_ahead(
-        self, sink: Sink, writer: FragmentWriter, pieces: Sequence[Corner], number: int
+        self, sink: Sink, writer: FragmentWriter, pieces: Sequence[Piece], number: int
     ) -> list[Unit]:
         """Have on its way what is read beside the sums of a piece, where there are registers for it."""
         sums = self.tile.down * self.tile.bn // 2
         roomy = sums + 2 * MOST_AHEAD + OTHERS <= self.tile.most_registers
         if number >= len(pieces) or self.cut.sharing > 1 or not roomy:
             return []
-        return writer.ahead(sink, pieces[number], 16)
+        return writer.ahead(sink, pieces[number].corner, 16)
 
     def _write(
         self,
         sink: Sink,
         writer: FragmentWriter,
-        pieces: Sequence[Corner],
+        pieces: Sequence[Piece],
         rows: Sequence[Sequence[Fragment]],
         ahead: list[Unit],
     ) -> None:
@@ -355,17 +388,17 @@ class WgmmaKernel:
             self._keep(rows)
             threads.cluster_sync(b.ir)
         fragments = [one for own in rows for one in own]
-        per = len(fragments) // len(pieces)
-        for number, corner in enumerate(pieces):
-            first = number * per
+        for number, piece in enumerate(pieces):
             if sharing == 1:
                 following = self._read_ahead(sink, writer, pieces, number + 1)
-                writer.write(sink, corner, [fragments[first : first + per]], ahead)
+                own = [fragments[i] for i in piece.fragments]
+                writer.write(sink, piece.corner, [own], ahead)
                 ahead = following
                 continue
             # Pieces are dealt out to the blocks, of each warp to another.
             with b.if_(b.let((self.warp + number) % sharing) == self.rank):
-                writer.write(sink, corner, [[self._added(first + i) for i in range(per)]])
+                own = [self._added(i) for i in piece.fragments]
+                writer.write(sink, piece.corner, [own])
 
     def _kept_at(self, number: int) -> Value:
         """Where this thread's fragment of a number is kept in shared memory, over the ring, which is read to its end."""
