@@ -16,7 +16,7 @@ from darner.backends.cuda.contract.template import (
     write_by_mma,
     write_by_wgmma,
 )
-from darner.backends.cuda.contract.wgmma import WgmmaCut, WgmmaTile
+from darner.backends.cuda.contract.tiles import WgmmaCut, WgmmaTile
 from darner.lower.groups import Fusing
 from darner.lower.lower import lower
 from tests.cuda import hopper, running

@@ -22,7 +22,7 @@ from darner.backends.cuda.contract.template import (
     write_by_mma,
     write_by_wgmma,
 )
-from darner.backends.cuda.contract.wgmma import WgmmaCut
+from darner.backends.cuda.contract.tiles import WgmmaCut
 from darner.backends.cuda.emulator.launch import compile
 from darner.backends.cuda.machine import Machine
 from darner.graph import dtypes
@@ -122,6 +122,21 @@ def test_odd_sizes_are_read_word_by_word_too(shape, layout, monkeypatch):
     assert_near(found, wanted_product(arrays, layout))
     spec = spec_of(graph)
     assert len(write_by_mma(spec, HOPPER, tensor_product(spec, HOPPER), loose).stages) == 1
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_f32_of_odd_sizes_is_copied_word_by_word_too(layout):
+    graph = product(45, 67, 71, layout, "f32")
+    arrays = arrays_of(graph)
+    loose = FmaCut(plan.FMA_TILES[-1], loose=True)
+
+    def write(spec, machine):
+        found = write_by_fma(spec, machine, plain_product(spec, machine), loose)
+        assert len(found.stages) == 1
+        return found
+
+    found = written_and_run(spec_of(graph), arrays, write)
+    assert_near(found, wanted_product(arrays, layout))
 
 
 @pytest.mark.parametrize("layout", ["NN", "TT"])

@@ -7,7 +7,7 @@ import pytest
 
 from darner.backends.cuda.contract import template
 from darner.backends.cuda.contract.template import tensor_product, write_by_wgmma
-from darner.backends.cuda.contract.wgmma import WgmmaCut, WgmmaTile
+from darner.backends.cuda.contract.tiles import WgmmaCut, WgmmaTile
 from tests.cuda import hopper
 from tests.cuda.test_tensor_contract import (
     LAYOUTS,

@@ -7,7 +7,7 @@ import pytest
 
 from darner.backends.cuda.code import to_ptx
 from darner.backends.cuda.contract.template import tensor_product, write_by_wgmma
-from darner.backends.cuda.contract.wgmma import WgmmaCut, WgmmaTile
+from darner.backends.cuda.contract.tiles import WgmmaCut, WgmmaTile
 from tests.cuda.ptx.device import Device
 from tests.cuda.test_gates import gated, only_spec
 from tests.cuda.test_gates import wanted as gate_of

@@ -15,7 +15,7 @@ from darner.backends.cuda.contract.template import (
     write_by_mma,
     write_by_wgmma,
 )
-from darner.backends.cuda.contract.wgmma import WgmmaCut
+from darner.backends.cuda.contract.tiles import WgmmaCut
 from darner.backends.cuda.opening import machines
 from tests.cuda.card import needs_card
 from tests.cuda.test_tensor_contract import (

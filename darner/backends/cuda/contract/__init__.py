@@ -5,6 +5,8 @@
     operands    how operands lie, in pieces of 16 bytes and as tensor maps
     pack        the launch that copies an operand that does not lie so
     raster      the order of tiles
+    loaders     tiles of operands on their way to shared memory: whole pieces by cp.async, others word by word
+    tiles       the tiles of wgmma
     wgmma       the kernel of sm_90a: tensor maps, clusters, warpgroups that multiply from shared memory
     mma         the kernel from sm_80 on: cp.async, ldmatrix, mma.sync; of sm_90a too for what no tensor map can say
     fma         the kernel of f32 without tensor cores

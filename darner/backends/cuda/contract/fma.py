@@ -85,15 +85,17 @@ class FmaTile:
 
 @dataclass(frozen=True)
 class FmaCut:
-    """A tile, and the number of parts that sums are cut into."""
+    """A tile, the number of parts that sums are cut into, and whether operands that lie in no whole pieces are copied as they lie, or packed first."""
 
     tile: FmaTile
     parts: int = 1
+    loose: bool = False
 
     @property
     def name(self) -> str:
         """What tells it from others."""
-        return self.tile.name + (f", {self.parts} parts" if self.parts > 1 else "")
+        parts = f", {self.parts} parts" if self.parts > 1 else ""
+        return self.tile.name + parts + (", not packed" if self.loose else "")
 
     def raster(self, product: Product) -> Raster:
         """The order of a product's tiles."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ....codegen.ir.index import Number
 from ....codegen.simt.builder import Simt, Value
-from ....codegen.simt.contract.epilogue import Sink
+from ....codegen.simt.contract.epilogue import Ahead, Line, Sink
 from ....codegen.simt.contract.product import Product
 from ..instructions.warp import Cores
 
@@ -58,6 +58,18 @@ class Room:
         return rows * self.pitch
 
 
+@dataclass(frozen=True)
+class Unit:
+    """What a lane writes at a time: where it is in the warp's shared memory and in the product, its row there, and what it reads."""
+
+    inside: Value
+    place: Value
+    row: Value
+    column: Value
+    target: Line
+    ahead: Ahead
+
+
 class SumWriter:
     """Takes sums of a warp from its shared memory to a sink.
 
@@ -72,45 +84,74 @@ class SumWriter:
         b = self.builder = builder
         self.cores, self.product, self.room = cores, product.taken, room
         self.values = len(product.halves) or 1
+        self.columns = room.columns // self.values
         self.lane = b.let(b.local & (WARP - 1), "lane")
 
-    def take(self, sink: Sink, corner: Corner, count: int) -> None:
+    def ahead(self, sink: Sink, corner: Corner, count: int) -> list[Unit]:
+        """Read what all units of so many rows need, for ``take`` further on; nothing where these are too many to be on their way at a time."""
+        high, together = self._lines(sink, count)
+        if not sink.ahead or together * high < count:
+            return []
+        return self._units(sink, corner, self.builder.index(0), count)
+
+    def _lines(self, sink: Sink, count: int) -> tuple[int, int]:
+        """How many rows lie side by side in a warp, and how many times as many are written together."""
+        across = min(self.columns // sink.unit, WARP)
+        chunks = self.columns // (across * sink.unit)
+        return WARP // across, _together(count * across // WARP, sink.ahead * chunks)
+
+    def take(self, sink: Sink, corner: Corner, count: int, ahead: Sequence[Unit] = ()) -> None:
         """Read rows back, and write them: four columns a lane, or where these are not written together one.
 
-        What several units read from memory is on its way before the first of them is written.
+        What several units read from memory is on its way before the first of them is written; ``ahead`` is what was read before.
         """
-        b, lane, columns = self.builder, self.lane, self.room.columns // self.values
+        b = self.builder
+        if ahead:
+            self._take(sink, ahead)
+            return
+        high, together = self._lines(sink, count)
+        with b.for_(0, count // high, together, name="line") as number:
+            self._take(sink, self._units(sink, corner, number, together * high))
+
+    def _units(self, sink: Sink, corner: Corner, first: Value, count: int) -> list[Unit]:
+        """The units of a lane in so many rows, from the row ``first`` times as many as lie side by side on; what they read is on its way."""
+        b, lane, columns = self.builder, self.lane, self.columns
         unit = sink.unit
         across = min(columns // unit, WARP)
         high = WARP // across
         line, own = b.let(lane // across), b.let(lane % across * unit)
-        chunks = columns // (across * unit)
-        together = _together(count // high, sink.ahead * chunks)
-        with b.for_(0, count // high, together, name="line") as number:
-            units = []
-            for i in range(together):
-                inside = b.let((number + i) * high + line)
-                row = b.let(corner.row + inside)
-                target = sink.line(corner.batch, self._clipped(row, self.product.m, 1))
-                for chunk in range(chunks):
-                    place = b.let(own + chunk * across * unit)
-                    column = b.let(corner.column + place)
-                    at = self._clipped(column, self.product.n, unit)
-                    units.append((inside, row, target, place, column, sink.read_ahead(target, at)))
-            sums = [
-                [
-                    total
-                    for value in range(self.values)
-                    for total in self._read(inside, b.let(place + value * columns), unit)
-                ]
-                for inside, _, _, place, _, _ in units
-            ]
-            for own_sums, (_, row, target, _, column, ahead) in zip(sums, units, strict=True):
-                where = (
-                    row < self.product.m if self._cut(self.product.m) else None,
-                    column < self.product.n if self._cut(self.product.n) else None,
+        units = []
+        for i in range(count // high):
+            inside = b.let((first + i) * high + line)
+            row = b.let(corner.row + inside)
+            target = sink.line(corner.batch, self._clipped(row, self.product.m, 1))
+            for chunk in range(columns // (across * unit)):
+                place = b.let(own + chunk * across * unit)
+                column = b.let(corner.column + place)
+                at = self._clipped(column, self.product.n, unit)
+                read = sink.read_ahead(target, at)
+                units.append(Unit(inside, place, row, column, target, read))
+        return units
+
+    def _take(self, sink: Sink, units: Sequence[Unit]) -> None:
+        """Write units."""
+        b = self.builder
+        sums = [
+            [
+                total
+                for value in range(self.values)
+                for total in self._read(
+                    one.inside, b.let(one.place + value * self.columns), sink.unit
                 )
-                sink.write(target, column, own_sums, ahead, where)
+            ]
+            for one in units
+        ]
+        for one, own in zip(units, sums, strict=True):
+            where = (
+                one.row < self.product.m if self._cut(self.product.m) else None,
+                one.column < self.product.n if self._cut(self.product.n) else None,
+            )
+            sink.write(one.target, one.column, own, one.ahead, where)
 
     def _clipped(self, place: Value, extent: int, unit: int) -> Number:
         """A row or column, or the last one that there is: what is read there is not written."""
@@ -135,12 +176,18 @@ class SumWriter:
 class FragmentWriter(SumWriter):
     """Takes fragments to a sink."""
 
-    def write(self, sink: Sink, corner: Corner, rows: Sequence[Sequence[Fragment]]) -> None:
-        """Write sums: for each 16 rows the fragments of 8 columns each, as many as a row of the room has columns for."""
+    def write(
+        self,
+        sink: Sink,
+        corner: Corner,
+        rows: Sequence[Sequence[Fragment]],
+        ahead: Sequence[Unit] = (),
+    ) -> None:
+        """Write sums: for each 16 rows the fragments of 8 columns each, as many as a row of the room has columns for; ``ahead`` is what ``ahead`` gave for these rows."""
         self.cores.sync_warp()
         self._keep(rows)
         self.cores.sync_warp()
-        self.take(sink, corner, ROWS * len(rows))
+        self.take(sink, corner, ROWS * len(rows), ahead)
 
     def _keep(self, rows: Sequence[Sequence[Fragment]]) -> None:
         """Write the fragments to shared memory."""

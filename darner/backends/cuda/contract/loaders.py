@@ -169,9 +169,9 @@ class PieceLoader(Loader):
 
 
 class WordLoader(Loader):
-    """Brings an operand that does not lie in whole pieces: words that a thread reads by itself.
+    """Brings an operand that does not lie in whole pieces, word by word.
 
-    Elements of 16 bits that are neighbours in a piece are neighbours in memory too, from any element on. Of f32 they may be any number of elements apart.
+    Elements of 16 bits that are neighbours in a piece are neighbours in memory too, from any element on: a thread reads them and shifts them to their places. Those of f32 are copied one by one, and may be any number of elements apart.
     """
 
     def __init__(
@@ -200,13 +200,13 @@ class WordLoader(Loader):
         for i, to in enumerate(self.tos):
             line = b.let(self.line + i * self.apart)
             along = b.let(self.piece * layout.piece)
-            if self.along_k:
-                term, row = b.let(block * terms + along), b.let(self.block.first + line)
-                words = self._words(row, term)
+            of_term, of_row = (along, line) if self.along_k else (line, along)
+            row, term = b.let(self.block.first + of_row), b.let(block * terms + of_term)
+            at = b.let(stage + to)
+            if self.narrow:
+                found.append((at, self._words(row, term)))
             else:
-                term, row = b.let(block * terms + line), b.let(self.block.first + along)
-                words = self._words(row, term)
-            found.append((b.let(stage + to), words))
+                self._copy(at, row, term)
 
         def write() -> None:
             for at, words in found:
@@ -214,75 +214,43 @@ class WordLoader(Loader):
 
         return write
 
-    def _share(self) -> tuple[Value, Value]:
-        """See ``Loader``."""
-        b, layout = self.builder, self.source.layout
-        if not self.along_k or [step for _, step in layout.summed] == [1]:
-            return super()._share()
-        # Rows are neighbours in memory.
-        return b.let(b.local // self.apart, "piece"), b.let(b.local % self.apart, "line")
+    def _left(self, row: Value, term: Value) -> Value:
+        """How many elements of a piece there are that begins at a row (or column) and a term."""
+        b, source = self.builder, self.source
+        ends = (term, source.terms), (row, source.extent)
+        (first, extent), (other, others) = ends if self.along_k else ends[::-1]
+        return b.let(b.choose(other < others, extent - b.min(first, extent), 0))
+
+    def _at(self, row: Value, term: Value) -> Value:
+        """Where an element lies, or one that there is."""
+        b, places, source = self.builder, self.elements.places, self.source
+        row, term = b.let(b.min(row, source.extent - 1)), b.let(b.min(term, source.terms - 1))
+        at = places.add(self.origin, offset(self.elements, row, source.layout.free))
+        found = places.value(places.add(at, offset(self.elements, term, source.layout.summed)))
+        return b.let(found)
 
     def _words(self, row: Value, term: Value) -> list[Value]:
-        """The four words of a piece that begins at a row (or column) and a term."""
-        b, source = self.builder, self.source
-        if self.along_k:
-            left = self._left(term, source.terms)
-            inside = row < source.extent
-        else:
-            left = self._left(row, source.extent)
-            inside = term < source.terms
-        left = b.let(b.choose(inside, left, 0))
-        row, term = (
-            b.let(b.min(x, extent - 1))
-            for x, extent in ((row, source.extent), (term, source.terms))
-        )
-        words = self._neighbours(row, term) if self.narrow else self._singles(row, term)
-        if not self.narrow:
-            return [b.let(b.choose(left > x, word, 0)) for x, word in enumerate(words)]
-        return [
-            b.let(
-                b.choose(left > 2 * x + 1, word, b.choose(left > 2 * x, word & 0xFFFF, b.index(0)))
-            )
-            for x, word in enumerate(words)
-        ]
-
-    def _left(self, first: Value, extent: int) -> Value:
-        """How many elements there are from a first one on."""
-        b = self.builder
-        return b.let(extent - b.min(first, extent))
-
-    def _at(self, row: Number, term: Number) -> Value:
-        """Where an element lies."""
-        places, layout = self.elements.places, self.source.layout
-        at = places.add(self.origin, offset(self.elements, row, layout.free))
-        found = places.value(places.add(at, offset(self.elements, term, layout.summed)))
-        return self.builder.let(found)
-
-    def _neighbours(self, row: Value, term: Value) -> list[Value]:
-        """Words of eight elements of 16 bits that lie together."""
-        b, memory = self.builder, self.source.memory
+        """The words of eight elements of 16 bits that lie together."""
+        b, memory, left = self.builder, self.source.memory, self._left(row, term)
         at = self._at(row, term)
         first = b.let(at >> 1)
-        count = 4 if self.even else 5
-        read = [b.let(memory[b.min(first + x, self.last)]) for x in range(count)]
-        if self.even:
-            return read
-        odd = b.let((at & 1) != 0)
+        read = [b.let(memory[b.min(first + x, self.last)]) for x in range(4 if self.even else 5)]
+        if not self.even:
+            odd = b.let((at & 1) != 0)
+            shifted = [(read[x] >> 16) | (read[x + 1] << 16) for x in range(4)]
+            read = [b.let(b.choose(odd, shifted[x], read[x])) for x in range(4)]
         return [
-            b.let(b.choose(odd, (read[x] >> 16) | (read[x + 1] << 16), read[x])) for x in range(4)
+            b.let(b.choose(left > 2 * x + 1, word, b.choose(left > 2 * x, word & 0xFFFF, 0)))
+            for x, word in enumerate(read)
         ]
 
-    def _singles(self, row: Value, term: Value) -> list[Value]:
-        """Words of four elements of f32."""
-        b, source = self.builder, self.source
-        found = []
+    def _copy(self, to: Value, row: Value, term: Value) -> None:
+        """Copy the four elements of f32 of a piece, each by itself."""
+        b, left = self.builder, self._left(row, term)
         for x in range(4):
-            if self.along_k:
-                at = self._at(row, b.let(b.min(term + x, source.terms - 1)))
-            else:
-                at = self._at(b.let(b.min(row + x, source.extent - 1)), term)
-            found.append(b.let(b.bits(source.memory[at])))
-        return found
+            at = self._at(row, b.let(term + x)) if self.along_k else self._at(b.let(row + x), term)
+            nbytes = b.let(b.choose(left > x, b.index(4), 0))
+            self.cores.copy_word_async(b.let(to + 4 * x), self.source.memory, at, nbytes)
 
 
 def nothing() -> None:

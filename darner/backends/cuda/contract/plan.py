@@ -5,6 +5,7 @@ Everything that measurements decide stands here. Times are in microseconds, of a
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -14,7 +15,7 @@ from ..machine import Capability, Machine
 from .fma import FmaCut, FmaTile
 from .mma import MmaCut, MmaTile
 from .operands import Layout, layout_of, loose_layout
-from .wgmma import WgmmaCut, WgmmaTile
+from .tiles import WgmmaCut, WgmmaTile
 
 FEW = 8
 """Up to so many rows or columns, all that counts is how fast the other operand is read, and tensor cores are of no use."""
@@ -39,7 +40,6 @@ WGMMA_TILES = (
     WgmmaTile(64, 256, 4, 1, cluster=2, slabs=2, full=0.76),
     WgmmaTile(128, 192, 4, 2, slabs=2, registers=(40, 232), full=0.76),
     WgmmaTile(64, 128, 4, 1, blocks=2, full=0.68),
-    WgmmaTile(64, 192, 3, 1, blocks=2, full=0.72),
 )
 """The tiles of ``wgmma``, with the share of the peak that prototypes reached on an H200."""
 
@@ -79,11 +79,11 @@ CLOCK = 1800.0
 """Cycles in a microsecond."""
 BYTES = 3_600_000.0
 """That go to or from memory in a microsecond."""
-CACHED = 10_000_000.0
+CACHED = 15_000_000.0
 """Bytes that all multiprocessors read from the L2 cache in a microsecond."""
-CUT_LINES = 1.8
+CUT_LINES = 2.3
 """So many times as long it takes to read rows of 128 bytes that begin within a line of the cache."""
-CACHED_BY_ONE = 80_000.0
+CACHED_BY_ONE = 120_000.0
 """The same of one."""
 BYTES_OF_ONE = 45_000.0
 """The same of one multiprocessor, while the others rest."""
@@ -124,16 +124,25 @@ def multiplied(capability: Capability, itemsize: int) -> float:
 Cut = WgmmaCut | MmaCut
 
 
-def packed_sides(product: Product) -> list[int]:
-    """The operands that tensor cores' copies cannot read where they lie, by their numbers."""
-    free = product.operands[0].leaf.dtype.itemsize == 2
-    return [side for side in range(2) if layout_of(product, side, transposed=free) is None]
+def packed_sides(product: Product, *, transposed: bool) -> list[int]:
+    """The operands that copies cannot read where they lie, by their numbers; ``transposed`` ones, along rows or columns, they can where that is said."""
+    return [side for side in range(2) if layout_of(product, side, transposed=transposed) is None]
 
 
-def can_be_loose(product: Product) -> bool:
+def can_be_loose(product: Product, *, transposed: bool) -> bool:
     """Whether operands that would be packed can be read word by word."""
-    free, sides = product.operands[0].leaf.dtype.itemsize == 2, packed_sides(product)
-    return bool(sides) and all(loose_layout(product, side, transposed=free) for side in sides)
+    sides = [] if product.halves else packed_sides(product, transposed=transposed)
+    found = (loose_layout(product, side, transposed=transposed) for side in sides)
+    return bool(sides) and all(found)
+
+
+def _packing(product: Product, itemsize: int, *, transposed: bool) -> float:
+    """The microseconds that it takes to pack what is packed first."""
+    found = 0.0
+    for side in packed_sides(product, transposed=transposed):
+        elements = product.count * product.k * (product.n if side else product.m)
+        found += PACK + 2 * elements * itemsize / PACKED
+    return found
 
 
 def ranked(product: Product, layouts: tuple[Layout, Layout], machine: Machine) -> list[Cut]:
@@ -144,7 +153,7 @@ def ranked(product: Product, layouts: tuple[Layout, Layout], machine: Machine) -
             pairs = not product.halves or tile.bn % 128 == 0
             if pairs and tile.shared_bytes * tile.blocks <= machine.most_shared:
                 found += _wgmma_cuts(product, tile, layouts, machine)
-    loose = not product.halves and can_be_loose(product)
+    loose = can_be_loose(product, transposed=layouts[0].dtype.itemsize == 2)
     if not found or loose:
         tiles = [tile for tile in MMA_TILES if tile.shared_bytes <= machine.most_shared]
         if machine.emulated:
@@ -153,7 +162,7 @@ def ranked(product: Product, layouts: tuple[Layout, Layout], machine: Machine) -
         if product.halves:
             tiles = [tile for tile in tiles if product.n % tile.wn == 0]
         parts = _parts(product, layouts[0].dtype.itemsize)
-        kinds = [loose] if found else {False, loose}
+        kinds = [loose] if found else sorted({False, loose})
         found += [MmaCut(tile, count, kind) for tile in tiles for count in parts for kind in kinds]
     return sorted(found, key=lambda cut: expected(product, layouts, cut, machine))
 
@@ -183,8 +192,15 @@ def ranked_plain(product: Product, machine: Machine) -> list[FmaCut]:
     tiles = [tile for tile in FMA_TILES if tile.shared_bytes <= machine.most_shared]
     if machine.emulated:
         tiles = tiles[-1:]
-    found = [FmaCut(tile, parts) for tile in tiles for parts in _parts(product, 4)]
-    return sorted(found, key=lambda cut: _expected(product, cut, FMA, 4, machine))
+    kinds = {False, can_be_loose(product, transposed=True)}
+    ways = itertools.product(tiles, _parts(product, 4), sorted(kinds))
+    found = [FmaCut(*way) for way in ways]
+    packing = _packing(product, 4, transposed=True)
+
+    def time(cut: FmaCut) -> float:
+        return _expected(product, cut, FMA, 4, machine) + (0.0 if cut.loose else packing)
+
+    return sorted(found, key=time)
 
 
 def _parts(product: Product, itemsize: int) -> list[int]:
@@ -210,12 +226,8 @@ def expected(product: Product, layouts: tuple[Layout, Layout], cut: Cut, machine
     rate = multiplied(machine.capability, itemsize)
     lines = tuple(CUT_LINES if _cuts_lines(layout) else 1.0 for layout in layouts)
     found = _expected(product, cut, rate, itemsize, machine, lines)
-    if isinstance(cut, MmaCut) and cut.loose:
-        return found
-    for side in packed_sides(product):
-        elements = product.count * product.k * (product.n if side else product.m)
-        found += PACK + 2 * elements * itemsize / PACKED
-    return found
+    loose = isinstance(cut, MmaCut) and cut.loose
+    return found if loose else found + _packing(product, itemsize, transposed=itemsize == 2)
 
 
 def _cuts_lines(layout: Layout) -> bool:
@@ -247,7 +259,7 @@ def _expected(
     # While a block writes, it does not multiply; another of the multiprocessor does.
     write = tile.bm * tile.bn * product.beside / BYTES_OF_ONE if cut.parts == 1 else 0.0
     write = write / shared + (EXCHANGE if shared > 1 else 0.0)
-    latency = LOOSE if isinstance(cut, MmaCut) and cut.loose else LATENCY
+    latency = LATENCY if isinstance(cut, WgmmaCut) or not cut.loose else LOOSE
     # Operands come from the L2 cache, lines that are cut in two as two.
     brought = (tile.bm * lines[0] + tile.bn / cluster * lines[1]) * 128
     reads = blocks * tiles * brought / min(CACHED, tiles * CACHED_BY_ONE)

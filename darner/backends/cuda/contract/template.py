@@ -32,7 +32,8 @@ from .operands import PIECE, Layout, layout_of, loose_layout, packed_elements, p
 from .pack import pack_stage
 from .plan import FEW, LEAST_PLAIN, SHORT, Cut, ranked, ranked_plain
 from .store import result_map
-from .wgmma import MappedSource, WgmmaCut, WgmmaKernel
+from .tiles import WgmmaCut
+from .wgmma import MappedSource, WgmmaKernel
 
 
 def tensor_product(spec: Spec, machine: Machine) -> Product | None:
@@ -177,12 +178,11 @@ def _write_ring(
     tile, parts = cut.tile, cut.parts
     begin = parts * part_bytes(product) if parts > 1 else 0
     transposed = True if isinstance(cut, FmaCut) else None
-    loose = isinstance(cut, MmaCut) and cut.loose
     lying = product
     if isinstance(cut, MmaCut) and product.halves:
         # A warp has as many columns of either half.
         lying = product.interleaved(cut.tile.wn // 2)
-    givens, scratch = givens_of(lying, begin, transposed=transposed, loose=loose)
+    givens, scratch = givens_of(lying, begin, transposed=transposed, loose=cut.loose)
     stages = _packs(spec, machine, lying, givens)
     dispatch = Dispatch(spec, machine, threads=tile.threads, whole=product.taken.in_fours)
     cast(Printer, dispatch.builder).blocks_together(tile.blocks)

@@ -29,129 +29,22 @@ from ..instructions import barriers, copies, threads, wgmma
 from ..instructions.assembly import F32
 from ..instructions.warp import NativeCores
 from ..printer import Printer
-from .fragments import Corner, Fragment, FragmentWriter, Room
+from .fragments import MOST_AHEAD, Corner, Fragment, FragmentWriter, Room, Unit
 from .operands import PIECE, Layout, tensor_map
-from .raster import Place, Raster
+from .raster import Place
 from .store import SLAB, ResultMap, Slabs, SlabWriter
+from .tiles import ROW, WARPGROUP, WgmmaCut
 
-ROW = wgmma.ROW
 STEPS = 4
 """Products along K of a stage: 32 bytes each."""
 CHUNK = 64
 """Columns of a box, where boxes are of one half of the columns, or lie along the columns."""
-WARPGROUP = 128
 NONE = 0xFFFFFFFF
 """No stage."""
+OTHERS = 40
+"""Registers of a thread that hold neither sums nor what is read beside them."""
 TURN = 8
 """The first of the named barriers by which a warpgroup tells another that it may multiply."""
-
-
-@dataclass(frozen=True)
-class WgmmaTile:
-    """What a block computes, and how.
-
-    Attributes:
-        bm: rows of a block, 64 or more for each warpgroup.
-        bn: columns of a block.
-        stages: of the ring.
-        groups: warpgroups that multiply.
-        cluster: blocks below each other that share B.
-        blocks: of a multiprocessor.
-        slabs: pieces of 64 rows by 128 bytes of results that a warpgroup has on their way to memory.
-        registers: of a thread that brings and of one that multiplies; None leaves all alike, and one warp brings.
-        turns: whether each of two warpgroups has tiles of its own, so that one multiplies while the other writes.
-        full: the share of its peak that a multiprocessor reaches with this tile when it has enough to do.
-    """
-
-    bm: int
-    bn: int
-    stages: int
-    groups: int = 2
-    cluster: int = 1
-    blocks: int = 1
-    slabs: int = 1
-    registers: tuple[int, int] | None = None
-    turns: bool = False
-    full: float = 0.7
-
-    @property
-    def name(self) -> str:
-        """What tells it from others.
-
-        >>> WgmmaTile(128, 256, 4, cluster=2).name
-        'wgmma 128x256, 4 stages, cluster of 2'
-        """
-        cluster = f", cluster of {self.cluster}" if self.cluster > 1 else ""
-        together = f", {self.blocks} together" if self.blocks > 1 else ""
-        turns = ", in turns" if self.turns else ""
-        return f"wgmma {self.bm}x{self.bn}, {self.stages} stages{cluster}{together}{turns}"
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block: those that multiply, and a warpgroup that gives its registers away or a single warp."""
-        return WARPGROUP * (self.groups + 1) if self.registers else WARPGROUP * self.groups + 32
-
-    @property
-    def down(self) -> int:
-        """Sixty-fours of rows of a warpgroup."""
-        return self.bm // (64 * self.sharing)
-
-    @property
-    def box(self) -> int:
-        """Columns of B that one copy brings where it lies along K: a block's share, or sixty-fours where that is none of whole ones."""
-        share = self.bn // self.cluster
-        return 64 if share % 64 and self.cluster > 1 else share
-
-    @property
-    def sharing(self) -> int:
-        """Warpgroups that share a tile."""
-        return 1 if self.turns else self.groups
-
-    @property
-    def stage_bytes(self) -> int:
-        """Bytes of both operands' tiles."""
-        return (self.bm + self.bn) * ROW
-
-    @property
-    def slabs_at(self) -> int:
-        """Where slabs begin in shared memory."""
-        return self.stages * self.stage_bytes
-
-    @property
-    def barriers_at(self) -> int:
-        """Where barriers begin in shared memory."""
-        return self.slabs_at + self.groups * self.slabs * SLAB
-
-    @property
-    def shared_bytes(self) -> int:
-        """Bytes of shared memory."""
-        return self.barriers_at + 16 * self.stages
-
-
-@dataclass(frozen=True)
-class WgmmaCut:
-    """A tile, the number of parts that sums are cut into, the blocks that take tiles, and how many of them share the terms of a tile: then each has one tile, which is in no cluster otherwise."""
-
-    tile: WgmmaTile
-    parts: int
-    blocks: int
-    sharing: int = 1
-
-    @property
-    def name(self) -> str:
-        """What tells it from others."""
-        parts = f", {self.parts} parts" if self.parts > 1 else ""
-        return self.tile.name + parts + (f", shared by {self.sharing}" * (self.sharing > 1))
-
-    @property
-    def cluster(self) -> int:
-        """Blocks of a cluster."""
-        return self.tile.cluster * self.sharing
-
-    def raster(self, product: Product) -> Raster:
-        """The order of a product's tiles; those of a cluster are one."""
-        tile = self.tile
-        return Raster.of(product, tile.bm * tile.cluster, tile.bn, self.parts)
 
 
 @dataclass(frozen=True)
@@ -205,6 +98,14 @@ class _Turn:
     number: Value
     start: Value
     step: int
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some of a warp's sums: where they begin, and the numbers of their fragments."""
+
+    corner: Corner
+    fragments: Sequence[int]
 
 
 class WgmmaKernel:
@@ -406,27 +307,51 @@ class WgmmaKernel:
         group = b.let(self.warp // 4, "group")
         slabs = b.let(self.cores.base + (tile.slabs_at + group * (tile.slabs * SLAB)), "slabs")
         with self._tiles(group if tile.turns else None) as (place, first, last):
-            took = self.sink(place.part) if self.slabs is None else None
             # Of tiles in turns each warpgroup has all rows.
             below: Value = b.index(0) if tile.turns else group
+            top = b.let(place.row + below * (64 * tile.down), "top")
+            corner = Corner(place.batch, top, place.column)
+            took = self.sink(place.part) if self.slabs is None else None
+            if took is not None:
+                writer, pieces = self._writer(slabs), self._pieces(corner)
+                took.begin()
+                ahead = self._read_ahead(took, writer, pieces, 0)
             if tile.turns:
                 self._await_turn(ring)
             sums = self._multiply(ring, below, first, last)
             if tile.turns:
                 self._end_turn()
             rows = [[own[4 * i : 4 * i + 4] for i in range(tile.bn // 8)] for own in sums]
-            top = b.let(place.row + below * (64 * tile.down), "top")
             if self.slabs is not None:
-                corner = Corner(place.batch, top, place.column)
                 self.slabs.write(Slabs(group, slabs, tile.slabs), corner, rows)
             if took is not None:
-                self._write(took, slabs, Corner(place.batch, top, place.column), rows)
+                self._write(took, writer, pieces, rows, ahead)
         if self.slabs is not None:
             with b.if_((b.local & (WARPGROUP - 1)) == 0):
                 # Shared memory stays until it is read; what is written ends with the kernel.
                 copies.bulk_wait(b.ir, 0)
 
-    def _pieces(self, count: int, column: Value, per: int) -> Iterator[tuple[Value, Sequence[int]]]:
+    def _writer(self, slabs: Value) -> FragmentWriter:
+        """What takes this warp's sums to a sink, through its part of the slabs."""
+        b, tile = self.builder, self.tile
+        address = b.let(slabs + (self.warp & 3) * (tile.slabs * SLAB // 4))
+        return FragmentWriter(b, self.cores, self.product, Room(address, 32 * tile.slabs))
+
+    def _pieces(self, corner: Corner) -> list[Piece]:
+        """The pieces of a warp's sums, that go through its shared memory one after another."""
+        b, tile = self.builder, self.tile
+        across = tile.bn // 8
+        found = []
+        for number in range(tile.down):
+            row = b.let(corner.row + (64 * number + (self.warp & 3) * 16))
+            for column, own in self._columns(across, corner.column, 4 * tile.slabs):
+                at = Corner(corner.batch, row, column)
+                found.append(Piece(at, [number * across + i for i in own]))
+        return found
+
+    def _columns(
+        self, count: int, column: Value, per: int
+    ) -> Iterator[tuple[Value, Sequence[int]]]:
         """The numbers of a row's fragments, so many at a time, and the column that they begin at: of a product in halves as many of either."""
         b = self.builder
         if not self.half:
@@ -439,30 +364,41 @@ class WgmmaKernel:
                 first = b.let(column // 2 + 8 * (j - pair // 2))
                 yield first, [*range(j, j + each), *range(j + across, j + across + each)]
 
+    def _read_ahead(
+        self, sink: Sink, writer: FragmentWriter, pieces: Sequence[Piece], number: int
+    ) -> list[Unit]:
+        """Have on its way what is read beside the sums of a piece, where there are registers for it."""
+        sums = self.tile.down * self.tile.bn // 2
+        roomy = sums + 2 * MOST_AHEAD + OTHERS <= self.tile.most_registers
+        if number >= len(pieces) or self.cut.sharing > 1 or not roomy:
+            return []
+        return writer.ahead(sink, pieces[number].corner, 16)
+
     def _write(
-        self, sink: Sink, slabs: Value, corner: Corner, rows: Sequence[Sequence[Fragment]]
+        self,
+        sink: Sink,
+        writer: FragmentWriter,
+        pieces: Sequence[Piece],
+        rows: Sequence[Sequence[Fragment]],
+        ahead: list[Unit],
     ) -> None:
-        """Take the sums of a warpgroup to a sink: for each sixty-four of rows the fragments of eight columns each."""
-        b, tile, sharing = self.builder, self.tile, self.cut.sharing
-        room = Room(b.let(slabs + (self.warp & 3) * (tile.slabs * SLAB // 4)), 32 * tile.slabs)
-        writer = FragmentWriter(b, self.cores, self.product, room)
+        """Take the sums of a warpgroup to a sink: for each sixty-four of rows the fragments of eight columns each; ``ahead`` is what the first piece reads."""
+        b, sharing = self.builder, self.cut.sharing
         if sharing > 1:
             self._keep(rows)
             threads.cluster_sync(b.ir)
-        sink.begin()
-        per, piece = room.columns // 8, 0
-        for number, fragments in enumerate(rows):
-            row = b.let(corner.row + (64 * number + (self.warp & 3) * 16))
-            for column, own in self._pieces(len(fragments), corner.column, per):
-                at = Corner(corner.batch, row, column)
-                if sharing == 1:
-                    writer.write(sink, at, [[fragments[i] for i in own]])
-                    continue
-                # Pieces are dealt out to the blocks, of each warp to another.
-                with b.if_(b.let((self.warp + piece) % sharing) == self.rank):
-                    first = number * len(fragments)
-                    writer.write(sink, at, [[self._added(first + i) for i in own]])
-                piece += 1
+        fragments = [one for own in rows for one in own]
+        for number, piece in enumerate(pieces):
+            if sharing == 1:
+                following = self._read_ahead(sink, writer, pieces, number + 1)
+                own = [fragments[i] for i in piece.fragments]
+                writer.write(sink, piece.corner, [own], ahead)
+                ahead = following
+                continue
+            # Pieces are dealt out to the blocks, of each warp to another.
+            with b.if_(b.let((self.warp + number) % sharing) == self.rank):
+                own = [self._added(i) for i in piece.fragments]
+                writer.write(sink, piece.corner, [own])
 
     def _kept_at(self, number: int) -> Value:
         """Where this thread's fragment of a number is kept in shared memory, over the ring, which is read to its end."""

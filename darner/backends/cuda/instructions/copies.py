@@ -28,6 +28,12 @@ def cp_async(builder: Builder, to: Value, source: Value, nbytes: Value | int = P
     assembly(builder, text, (), [to, source, nbytes])
 
 
+def cp_async_word(builder: Builder, to: Value, source: Value, nbytes: Value | int = 4) -> None:
+    """Copy 4 bytes in the same way, or write zero where ``nbytes`` is 0."""
+    text = "cp.async.ca.shared.global [$0], [$1], 4, $2;"
+    assembly(builder, text, (), [to, source, nbytes])
+
+
 def cp_async_commit(builder: Builder) -> None:
     """Make a group of this thread's copies since the last one."""
     assembly(builder, "cp.async.commit_group;")

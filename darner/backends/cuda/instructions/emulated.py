@@ -147,6 +147,14 @@ class EmulatedCores:
             parts.append(b.let(part))
         self.memory[to >> 4] = b.vector(parts)
 
+    def copy_word_async(self, to: Value, source: Memory, item: Value, nbytes: Value | int) -> None:
+        """See ``Cores``."""
+        b = self.builder
+        word = b.bits(source[item]) if source.dtype is dtypes.f32 else source[item]
+        if not isinstance(nbytes, int):
+            word = b.choose(nbytes > 0, word, 0)
+        self.memory[to >> 4, (to >> 2) & 3] = b.let(word)
+
     def commit(self) -> None:
         """See ``Cores``: copies are done when they are written."""
 

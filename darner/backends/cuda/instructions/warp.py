@@ -14,7 +14,14 @@ from ..machine import Machine
 from ..printer import Printer
 from ..printer.memory import item_of
 from .assembly import F32, I32, I64
-from .copies import cp_async, cp_async_commit, cp_async_wait, load_shared, store_shared
+from .copies import (
+    cp_async,
+    cp_async_commit,
+    cp_async_wait,
+    cp_async_word,
+    load_shared,
+    store_shared,
+)
 from .emulated import EmulatedCores
 from .mma import ldmatrix, mma_sync
 from .numbers import round_tf32
@@ -73,6 +80,10 @@ class Cores(Protocol):
 
     def copy_async(self, to: Value, source: Memory, item: Value, nbytes: Value | int) -> None:
         """Copy an item of 16 bytes to shared memory; zeros beyond ``nbytes``, which may be less than 0."""
+        ...
+
+    def copy_word_async(self, to: Value, source: Memory, item: Value, nbytes: Value | int) -> None:
+        """Copy an item of 4 bytes to shared memory, or zero where ``nbytes`` is 0."""
         ...
 
     def commit(self) -> None:
@@ -160,6 +171,13 @@ class NativeCores:
         address = p.address(source, item_of(source), p.index(item))
         given = nbytes if isinstance(nbytes, int) else p.raw(nbytes)
         cp_async(p.ir, p.raw(to), address, given)
+
+    def copy_word_async(self, to: Value, source: Memory, item: Value, nbytes: Value | int) -> None:
+        """See ``Cores``."""
+        p = self.printer
+        address = p.address(source, item_of(source), p.index(item))
+        given = nbytes if isinstance(nbytes, int) else p.raw(nbytes)
+        cp_async_word(p.ir, p.raw(to), address, given)
 
     def commit(self) -> None:
         """See ``Cores``."""
