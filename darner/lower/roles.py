@@ -25,7 +25,6 @@ from .strided import (
     Multipliers,
     contractions,
     is_readable,
-    is_rounding,
     is_tf32,
     is_view,
     is_widening,
