@@ -18,8 +18,7 @@ from ..graph.node import Node
 from ..graph.types import TupleType
 from ..ops.faults import can_fail
 from .cut import least_cut
-from .fuse import LARGEST
-from .groups import EPILOGUES, Group
+from .groups import EPILOGUES, LARGEST, Group
 
 GAIN = 2.0
 """How many times less the arithmetic is to take than the bytes that it saves."""

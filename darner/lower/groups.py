@@ -22,6 +22,9 @@ KINDS: dict[Role, str] = {
     "host": "host",
 }
 
+LARGEST = 96
+"""Nodes in one kernel: beyond that, registers run out and compiling takes longer than it saves."""
+
 EPILOGUES = ("contract", "attention", "index")
 """Kinds of kernels that may end with what is element-wise after them."""
 

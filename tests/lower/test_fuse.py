@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import darner
-from darner import Graph
+from darner import Graph, optim
 from darner.lower.again import Price
 from darner.lower.fuse import fuse
 from darner.lower.prepare import prepare
@@ -267,6 +267,27 @@ def test_the_backward_pass_of_a_conv_net_is_cut_legally():
     check_cut(prepare(trained(resnet)))
 
 
+def test_a_product_writes_the_gradient_of_a_norm_once_for_its_rows_and_its_weight():
+    g = Graph()
+    h = (g.input("x", (32, 12)) @ g.parameter("w", (12, 16))).rms_norm(g.parameter("b", (16,)))
+    g.set_outputs([(h @ g.parameter("v", (16, 8))).tanh().square().mean()])
+    step = optim.training_step(g, optim.AdamW(1e-2))
+    works = kernels(prepare(step))
+    large = [[n.shape for n in work.body.outputs].count((32, 16)) for work in works]
+    found = [(work, count) for work, count in zip(works, large, strict=True) if count]
+    # The product, the norm, the product's gradient, and the norm's.
+    assert [(work.kind, count) for work, count in found] == [
+        ("contract", 1),
+        ("rows", 2),
+        ("contract", 1),
+        ("rows", 1),
+    ]
+    gradient = found[-1][0]
+    assert [n.shape for n in gradient.body.outputs if n.op.name == "sum"] == [(16,)]
+    inputs, parameters, states = values(step)
+    check(step, {**inputs, **parameters, **states})
+
+
 def test_sums_over_rows_are_read_by_another_kernel_also_where_there_are_as_many_rows():
     # A sum over 16 rows has as many elements as there are rows, and is none of them.
     g = Graph()
@@ -274,4 +295,5 @@ def test_sums_over_rows_are_read_by_another_kernel_also_where_there_are_as_many_
     y = x.softmax()
     total = (y * 2.0).sum(axis=0)
     g.set_outputs([y, total * 3.0, total.exp()])
+    assert kinds(g)["rows"] == 1
     check(g, {"x": np.arange(256.0).reshape(16, 16) % 7})
