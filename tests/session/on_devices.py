@@ -15,6 +15,7 @@ from darner import Graph, RunError, optim
 from darner.graph.op import unregister
 from tests.leaks import models
 from tests.session.failing import CASES, contents
+from tests.session.precise import block, values_of
 from tests.whole_models import MODELS, check_model
 
 RNG = np.random.default_rng(11)
@@ -126,6 +127,28 @@ def test_inference_computes_what_depends_on_parameters_once_and_anew_when_they_c
             for _ in range(3):
                 found = session.run({"x": x})["output0"]
                 np.testing.assert_allclose(found, x @ (w / np.abs(w).max()), rtol=1e-5, atol=1e-6)
+
+
+def test_a_step_in_16_bits_casts_no_weight_and_computes_again_what_is_cheap(device_name):
+    graph = block()
+    inputs, parameters = values_of(graph)
+    found = {}
+    for name in (device_name, "reference"):
+        options = {"precision": "bf16", "optimizer": optim.AdamW(1e-3), "cache": None}
+        with darner.build_session(graph, device=name, **options) as session:
+            session.parameters().update(parameters)
+            for _ in range(3):
+                session.run(inputs)
+            found[name] = {**session.parameters(), "loss": np.asarray(session.read_loss())}
+            plan = session.plan()
+        if name == device_name:
+            for kernel in plan.kernels:
+                read = [plan.buffers[i].place for i in kernel.operands]
+                assert not (plan.spec(kernel).ops == ("cast",) and "parameter" in read)
+            exponentials = [plan.spec(kernel).ops.count("exp") for kernel in plan.kernels]
+            assert sum(exponentials) == 2  # of the gate, forward and backward
+    for name, value in found["reference"].items():
+        np.testing.assert_allclose(found[device_name][name], value, atol=3e-3, err_msg=name)
 
 
 def test_states_stay_on_the_device_and_can_be_read_and_written(device_name):
