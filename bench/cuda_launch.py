@@ -52,17 +52,30 @@ class Config(ctypes.Structure):
     ]
 
 
-def load(code, name="kernel", shared=0):
-    """A kernel of PTX text or of object code."""
-    module, function = P(), P()
-    code = code.encode() + b"\0" if isinstance(code, str) else code
+def assembled(ptx):
+    """The object code of PTX text; several threads can assemble at a time."""
     errors, size = ctypes.create_string_buffer(1 << 14), 1 << 14
     # CU_JIT_ERROR_LOG_BUFFER and its size.
     keys, values = (ctypes.c_int * 2)(5, 6), (P * 2)(ctypes.cast(errors, P), P(size))
+    state, code, length = P(), P(), S()
+    text = ptx.encode() + b"\0"
+    call("cuLinkCreate_v2", 2, keys, values, ctypes.byref(state))
     try:
-        call("cuModuleLoadDataEx", ctypes.byref(module), code, 2, keys, values)
+        call("cuLinkAddData_v2", state, 1, text, S(len(text)), b"kernel", 0, None, None)
+        call("cuLinkComplete", state, ctypes.byref(code), ctypes.byref(length))
+        return ctypes.string_at(code, length.value)
     except CudaError as error:
         raise CudaError(f"{error}\n{errors.value.decode()[:2000]}") from None
+    finally:
+        call("cuLinkDestroy", state)
+
+
+def load(code, name="kernel", shared=0):
+    """A kernel of PTX text or of object code."""
+    module, function = P(), P()
+    call(
+        "cuModuleLoadData", ctypes.byref(module), assembled(code) if isinstance(code, str) else code
+    )
     call("cuModuleGetFunction", ctypes.byref(function), module, name.encode())
     if shared > MOST_STATIC:
         call("cuFuncSetAttribute", function, 8, shared)

@@ -28,8 +28,6 @@ WGMMA_TILES = (
     WgmmaTile(128, 192, 4, 2, cluster=2, slabs=2, registers=(40, 232), full=0.79),
     WgmmaTile(128, 256, 4, 2, slabs=2, registers=(40, 232), full=0.78),
     WgmmaTile(128, 128, 6, 2, full=0.74),
-    WgmmaTile(128, 128, 6, 2, registers=(40, 232), turns=True, full=0.76),
-    WgmmaTile(128, 128, 6, 2, cluster=2, registers=(40, 232), turns=True, full=0.77),
     WgmmaTile(64, 256, 4, 1, slabs=2, full=0.76),
     WgmmaTile(64, 192, 6, 1, slabs=2, full=0.78),
     WgmmaTile(64, 128, 8, 1, slabs=2, full=0.70),
@@ -55,13 +53,12 @@ MMA_TILES = (
 """The tiles of ``mma.sync``."""
 
 FMA_TILES = (
-    FmaTile(128, 128, 3, blocks=2, full=0.80),
-    FmaTile(128, 128, 3, ahead=2, full=0.74),
+    FmaTile(128, 128, 3, ahead=8, full=0.78),
     FmaTile(128, 128, 3, ahead=4, full=0.75),
-    FmaTile(128, 128, 3, ahead=8, full=0.75),
-    FmaTile(128, 64, 4, full=0.66),
-    FmaTile(64, 128, 4, full=0.66),
-    FmaTile(64, 64, 4, blocks=3, full=0.64),
+    FmaTile(128, 128, 3, blocks=2, full=0.70),
+    FmaTile(64, 128, 4, full=0.69),
+    FmaTile(128, 64, 4, full=0.65),
+    FmaTile(64, 64, 4, blocks=3, full=0.62),
 )
 """The tiles of f32 without tensor cores."""
 LEAST_PLAIN = 32
@@ -79,6 +76,8 @@ CLOCK = 1800.0
 """Cycles in a microsecond."""
 BYTES = 3_600_000.0
 """That go to or from memory in a microsecond."""
+BYTES_OF_FEW = 2_600_000.0
+"""The same where a multiprocessor has one warpgroup that reads and writes."""
 CACHED = 15_000_000.0
 """Bytes that all multiprocessors read from the L2 cache in a microsecond."""
 CUT_LINES = 2.3
@@ -91,16 +90,18 @@ PACK = 2.0
 """A launch that packs an operand."""
 PACKED = 2_000_000.0
 """Bytes that it reads and writes in a microsecond."""
-LOOSE = 0.7
-"""A block of terms takes so long at least where words are read one by one."""
+LOOSE = 0.05
+"""So long it takes a thread to bring a piece word by word, of f32 or where a block of terms or two is all there is."""
+LOOSE_ALWAYS = 0.45
+"""The same of 16-bit elements otherwise."""
+SINGLE = 0.015
+"""What a thread takes for an element that it writes by itself."""
 SHARING = (2, 4)
 """Blocks of a cluster that may share the terms of a tile."""
 WIDEST_SHARED = 192
 """The most columns of such a tile, for its registers' sake."""
-EXCHANGE = 1.0
-"""What it takes to add up their sums."""
-ALONE = 4.0
-"""How many times longer a warpgroup writes that does so alone: 4 warps have too little on its way. With an update after the product 71 microseconds where two together take 32, with a gate 27 and 26."""
+EXCHANGE = 16_000.0
+"""Bytes of sums that a warpgroup adds up in a microsecond."""
 LEAST_BLOCKS = 4
 """Blocks of terms that a part of sums has at least."""
 MOST_PARTS = 16
@@ -232,6 +233,13 @@ def expected(product: Product, layouts: tuple[Layout, Layout], cut: Cut, machine
     return found if loose else found + _packing(product, itemsize, transposed=itemsize == 2)
 
 
+def _loose(cut: MmaCut | FmaCut, blocks: int) -> float:
+    """The microseconds that one of so many blocks of terms takes at least that is brought word by word."""
+    tile = cut.tile
+    pieces = (tile.bm + tile.bn) * 8 / tile.threads
+    return pieces * (LOOSE_ALWAYS if isinstance(cut, MmaCut) and blocks > 2 else LOOSE)
+
+
 def _cuts_lines(layout: Layout) -> bool:
     """Whether rows of 128 bytes begin within lines of the cache."""
     others = layout.batch + layout.free + layout.summed
@@ -258,20 +266,26 @@ def _expected(
     sharing = min(together, ceil_div(tiles, machine.processors))
     work = tile.bm * tile.bn * (128 // itemsize) / (rate * tile.full * CLOCK)
     moved = product.count * product.m * product.n * product.beside / BYTES
-    # While a block writes, it does not multiply; another of the multiprocessor does.
-    write = tile.bm * tile.bn * product.beside / BYTES_OF_ONE if cut.parts == 1 else 0.0
-    write = write / shared + (EXCHANGE if shared > 1 else 0.0)
-    latency = LATENCY if isinstance(cut, WgmmaCut) or not cut.loose else LOOSE
+    # While a block writes, it does not multiply; others of the multiprocessor do, but all began together.
+    beside = tile.bm * tile.bn * (product.beside if cut.parts == 1 else 0)
+    groups = tile.groups if isinstance(tile, WgmmaTile) else max(1, tile.threads // 128)
+    together_bytes = min(tiles, machine.processors * together) * beside
+    rate_of_all = BYTES if groups * sharing > 1 else BYTES_OF_FEW
+    write = max(beside * sharing / BYTES_OF_ONE, together_bytes / rate_of_all)
+    if not product.taken.in_fours:
+        write += tile.bm * tile.bn / (128 * groups) * SINGLE
+    if shared > 1:
+        write = 2 * write / shared + tile.bm * tile.bn * 4 / groups / EXCHANGE
+    latency = LATENCY if isinstance(cut, WgmmaCut) or not cut.loose else _loose(cut, blocks)
     # Operands come from the L2 cache, lines that are cut in two as two.
     brought = (tile.bm * lines[0] + tile.bn / cluster * lines[1]) * 128
     reads = blocks * tiles * brought / min(CACHED, tiles * CACHED_BY_ONE)
     multiply = blocks * max(work * sharing, latency)
     if isinstance(tile, WgmmaTile) and tile.turns:
         # One warpgroup writes while the other multiplies.
-        write *= ALONE
         time = each * max(multiply, (TILE + write + multiply) / 2) + TILE + write
     else:
-        time = each * (TILE + write * sharing + multiply)
+        time = each * (TILE + write + multiply)
     time = max(time, reads)
     read = product.count * (product.m + product.n) * product.k * itemsize / BYTES
     found = LAUNCH + max(time, read + moved)
