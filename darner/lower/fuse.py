@@ -64,6 +64,7 @@ def fuse(
     work.sides()
     work.rows(handed)
     work.columns()
+    work.alike()
     work.maps()
     if beside:
         work.besides()
@@ -366,6 +367,22 @@ class _Fusion(Columns, Beside):
                 for source, reader in some:
                     if self._join_rows(self.home[source], self.home[reader]):
                         changed = True
+
+    def alike(self) -> None:
+        """Kernels of the same rows that read one value of many elements, such as the gradients of a batch norm: together they read it once."""
+        for node in self.nodes:
+            if isinstance(node.type, TupleType):
+                continue
+            names = dict.fromkeys(self.home[reader] for reader in self.readers[node.id])
+            first: int | None = None
+            for name in names:
+                group = self.groups.get(name)
+                if group is None or group.kind != "rows" or group.space != node.shape:
+                    continue
+                if first is None or first not in self.groups:
+                    first = name
+                elif self._join_rows(*sorted((first, name), key=self.order.__getitem__)):
+                    first = first if first in self.groups else name
 
     def _bytes(self, id: int) -> int:
         node = self.nodes[id]
