@@ -58,6 +58,7 @@ def fuse(
     work.sides()
     work.narrow()
     work.rows()
+    work.alike()
     work.maps()
     if fusing.beside:
         work.besides()
@@ -270,6 +271,22 @@ class _Fusion(ProductEnds, Beside):
     def _is_column(self, id: int) -> bool:
         axes, node = self._axes(self.nodes[id]), self.nodes[id]
         return axes is not None and axes == tuple(range(node.operands[0].rank - 1))
+
+    def alike(self) -> None:
+        """Kernels of the same rows that read one value of many elements, such as the gradients of a batch norm: together they read it once."""
+        for node in self.nodes:
+            if isinstance(node.type, TupleType):
+                continue
+            names = dict.fromkeys(self.home[reader] for reader in self.readers[node.id])
+            first: int | None = None
+            for name in names:
+                group = self.groups.get(name)
+                if group is None or group.kind != "rows" or group.space != node.shape:
+                    continue
+                if first is None or first not in self.groups:
+                    first = name
+                elif self._join_rows(*sorted((first, name), key=self.order.__getitem__)):
+                    first = first if first in self.groups else name
 
     def _join_rows(self, producer: int, consumer: int) -> bool:
         if producer == consumer:

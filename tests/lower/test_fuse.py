@@ -186,6 +186,34 @@ def test_a_product_leaves_the_gradients_of_a_norm_to_the_kernel_of_its_rows():
     )
 
 
+def test_a_batch_norm_is_one_kernel_and_its_gradients_are_one_that_reads_its_statistics():
+    g = Graph()
+    x, w, b = (g.input(name, size) for name, size in (("x", (5, 4, 6)), ("w", (4,)), ("b", (4,))))
+    normed = x.batch_norm_training(w, b)[0].tanh()
+    made = normed.reshape((5, 24)) @ g.input("v", (24, 3))
+    g.set_outputs([(made @ g.input("u", (3, 2))).sum() + (made @ made.transpose()).sum()])
+    prepared = prepare(darner.grad(g, ["x", "w", "b"]))
+    norm, *_, gradients = [work for work in kernels(prepared) if work.kind == "rows"]
+    assert "rsqrt" not in [node.op.name for node in gradients.body.nodes]
+    assert [node.shape for node in gradients.body.outputs].count((4,)) == 2
+    rng = np.random.default_rng(0)
+    given = {
+        leaf.name: rng.standard_normal(leaf.shape).astype(np.float32)
+        for leaf in prepared.inputs.values()
+    }
+    check_cut(prepared)
+    check(prepared, given)
+
+
+def test_sums_of_the_same_rows_read_them_once():
+    g = Graph()
+    x, y, s = g.input("x", (6, 5)), g.input("y", (6, 5)), g.state("s", (6,))
+    g.set_update(s, s * 0.5 + x.sum(-1))
+    g.set_outputs([(x * y).sum(-1)])
+    assert kinds(g) == {"rows": 1}
+    check(prepare(g), {"x": np.arange(30.0).reshape(6, 5), "y": np.ones((6, 5)), "s": np.ones(6)})
+
+
 def _beside(make):
     """The kinds of kernels with small maps side by side, of a graph that computes what it should."""
     g = Graph()

@@ -28,6 +28,8 @@ AT_ONCE = 8
 """Elements, or vectors of half as many, that a thread asks for before it waits for any."""
 REGISTERS = 64
 """Elements of all operands and sums together that a thread keeps: more, and fewer threads find room beside each other."""
+MORE_REGISTERS = 96
+"""The same where sums over rows are kept too: few workgroups make these, each has many rows, and more threads of a row wait for each other."""
 LINES = 1450
 """Lines of a kernel that elements may take, written out one after another."""
 FEW_GROUPS = 128
@@ -126,7 +128,8 @@ def most_held(body: Graph, passes: Passes) -> int:
     each = 1 + len(inputs) + len(passes.columns)
     lines = sum(_lines(node) for node in body.nodes if tuple(sizes(node)) == passes.space)
     lines += 4 * sum(map(len, passes.levels))
-    return max(1, min(MOST_HELD, REGISTERS // each, LINES // lines))
+    registers = MORE_REGISTERS if passes.columns else REGISTERS
+    return max(1, min(MOST_HELD, registers // each, LINES // lines))
 
 
 def _lines(node: Node) -> int:
