@@ -20,9 +20,10 @@ from ..graph.dims import Shape
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.types import TensorType, TupleType
+from .beside import Beside
 from .cut import least_cut
-from .groups import EPILOGUES, LARGEST, Group, make_parts
-from .joining import Joining
+from .groups import EPILOGUES, LARGEST, PLAIN, Fusing, Group, make_parts
+from .product_ends import ProductEnds
 from .roles import (
     LEAST_ROWS,
     Along,
@@ -45,40 +46,39 @@ def fuse(
     graph: Graph,
     ended: Collection[str] | None = None,
     multipliers: Multipliers | None = None,
-    places_parts: bool = False,
+    fusing: Fusing = PLAIN,
 ) -> list[Group]:
     """The kernels of a graph, in an order in which they can run; those by index of the ops ``ended`` may have epilogues.
 
-    With ``places_parts`` a map that makes the parts of a concatenation takes in what is element-wise beside them.
+    ``multipliers`` and ``fusing`` say what else the target's kernels can do.
     """
-    work = _Fusion(graph, multipliers, places_parts)
+    work = _Fusion(graph, multipliers, fusing)
     work.epilogues()
     work.ends(ended_ops() if ended is None else ended)
     work.sides()
     work.narrow()
     work.rows()
     work.maps()
+    if fusing.beside:
+        work.besides()
     return work.ordered()
 
 
-class _Fusion(Joining):
+class _Fusion(ProductEnds, Beside):
     """Which groups are joined, and what they become."""
-
-    def __init__(
-        self, graph: Graph, multipliers: Multipliers | None, places_parts: bool = False
-    ) -> None:
-        super().__init__(graph, multipliers)
-        self.places_parts = places_parts
 
     # ------------------------------------------------------------- epilogues
 
     def epilogues(self) -> None:
-        """Element-wise nodes that read the result of a contraction or an attention, and those that read them."""
+        """Element-wise nodes that read the result of a contraction or an attention, and those that read them; after products what else a target's kernels end with."""
         for node in self.nodes:
             if self.roles[node.id] not in ("contract", "attention"):
                 continue
             if not isinstance(node.type, TupleType):
                 self._take_readers(node)
+                if node.op.name == "dot_general":
+                    self._take_joins(node)
+                    self._take_gates(node)
                 self._trim(node.id)
 
     def narrow(self) -> None:
@@ -360,7 +360,10 @@ class _Fusion(Joining):
             # Of as many axes, each lies above its own.
             if not seen and (operand.id not in inside or operand.rank == len(shape)):
                 continue
-            if seen and not is_of_rows(operand.shape, space, axes):
+            # What has fewer axes has those of size 1 before them.
+            spread = (*[1] * (len(space) - operand.rank), *operand.shape)
+            known = is_of_rows(operand.shape, space, axes) or is_of_rows(spread, space, axes)
+            if seen and not known:
                 return False
             found = self._runs(operand, inside, space, axes)
             if found is None or not is_aligned(found, runs_along(shape, space, axes)):
@@ -464,7 +467,7 @@ class _Fusion(Joining):
                     continue
                 first, second = self.groups[producer], self.groups[consumer]
                 alike = first.space == second.space or (
-                    self.places_parts and make_parts(self.nodes, first, second)
+                    self.fusing.places_parts and make_parts(self.nodes, first, second)
                 )
                 if first.kind != "map" or second.kind != "map" or not alike:
                     continue

@@ -89,6 +89,10 @@ class Joining:
         is_view = self.roles[x.id] in ("view", "part")
         return is_view and not inside.isdisjoint(self.sources[x.id])
 
+    def _is_alone(self, id: int) -> bool:
+        """Whether a node is a kernel of its own so far."""
+        return self.home.get(id) == id and len(self.groups[id].nodes) == 1
+
     def _bytes(self, id: int) -> int:
         node = self.nodes[id]
         return 0 if isinstance(node.type, TupleType) else int(node.size) * node.dtype.itemsize

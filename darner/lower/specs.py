@@ -18,7 +18,7 @@ from ..graph.types import TupleType
 from ..ops.faults import can_fail
 from .again import Price, computed_again, values_read
 from .fuse import fuse
-from .groups import Group
+from .groups import PLAIN, Fusing, Group
 from .roles import roles
 from .strided import Multipliers
 
@@ -55,13 +55,13 @@ def kernels(
     graph: Graph,
     ended: Collection[str] | None = None,
     multipliers: Multipliers | None = None,
-    places_parts: bool = False,
+    fusing: Fusing = PLAIN,
     again: Price | None = None,
 ) -> list[Work]:
     """The kernels of a prepared graph, in an order in which they can run.
 
     A view that is an output is copied by a kernel of its own. ``ended`` are the ops by index whose kernels may have epilogues,
-    ``multipliers`` those of the target; for ``places_parts`` see ``fuse``, and for ``again`` ``computed_again``.
+    ``multipliers`` those of the target; for ``fusing`` see ``fuse``, and for ``again`` ``computed_again``.
 
     >>> import darner
     >>> g = darner.Graph()
@@ -71,7 +71,7 @@ def kernels(
     >>> [(work.kind, len(work.nodes)) for work in kernels(prepare(g))]
     [('contract', 2)]
     """
-    groups = fuse(graph, ended, multipliers, places_parts)
+    groups = fuse(graph, ended, multipliers, fusing)
     found = roles(graph, multipliers)
     repeated = computed_again(graph, groups, found, again)
     needed, outside = _needed(graph, groups, repeated, found)

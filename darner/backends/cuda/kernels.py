@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ...codegen.simt import families
+from ...codegen.simt.contract.product import in_halves
 from ...codegen.simt.dispatch import Written
 from ...codegen.simt.template import Template
 from ...graph.errors import UnsupportedError
@@ -41,24 +44,37 @@ def template_of(spec: Spec, machine: Machine) -> Template | None:
     return own or families.template_of(spec, machine)
 
 
-def written(spec: Spec, machine: Machine) -> Written:
-    """The code of a spec."""
+def runs(spec: Spec, machine: Machine) -> bool:
+    """Whether there is good code for a spec: sums are taken in pairs where tensor cores make them, and nowhere else."""
+    found = template_of(spec, machine)
+    return found is TENSOR_CONTRACT if in_halves(spec) else found is not None
+
+
+def written(spec: Spec, machine: Machine, choice: str | None = None) -> Written:
+    """The code of a spec; ``choice`` is one of the ways to write it, if it has that way."""
     template = template_of(spec, machine)
     if template is None:
         ops = ", ".join(dict.fromkeys(spec.ops))
         raise UnsupportedError(f"the GPU has no kernel of kind '{spec.kind}' for {ops}")
+    if choice is not None and template.variants is not None:
+        chosen = template.variants(spec, machine).get(choice)
+        if chosen is not None:
+            return chosen()
     return template.write(spec, machine)
 
 
-def written_specs(plan: Plan, machine: Machine) -> dict[str, Written]:
-    """The code of all specs of a plan, by digest."""
+def written_specs(
+    plan: Plan, machine: Machine, choices: Mapping[str, str] | None = None
+) -> dict[str, Written]:
+    """The code of all specs of a plan, by digest; ``choices`` are the ways that tuning found best."""
     found: dict[str, Written] = {}
     for kernel in plan.kernels:
         if kernel.spec in found:
             continue
         spec = plan.spec(kernel)
         try:
-            made = written(spec, machine)
+            choice = choices.get(kernel.spec) if choices else None
+            made = written(spec, machine) if choice is None else written(spec, machine, choice)
             check_scratch(made.scratch, limits_of(machine))
         except UnsupportedError as error:
             raise error.located(last_op(spec), kernel.label, "", kernel.source) from None

@@ -64,6 +64,7 @@ class WgpuBackend(Backend):
         from ...codegen.simt.families import template_of
         from ...codegen.simt.machine import GRANULE
         from ...lower.again import Price
+        from ...lower.groups import Fusing
         from ..base.limits import check_loops, check_values
         from ..base.rules import LowerRules
         from .kernels import check_types
@@ -78,6 +79,8 @@ class WgpuBackend(Backend):
             lambda spec: template_of(spec, machine) is not None,
             alignment=GRANULE,
             largest=segment_of(machine),
+            fusing=Fusing(joins=True),
+            side_by_side=True,
             again=Price(ADDITIONS, 1 << 16),
             check=check,
         )
