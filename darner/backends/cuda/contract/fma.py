@@ -160,8 +160,8 @@ class _Thread:
     def multiply(self, stage: Value, first: Value, count: int) -> None:
         """Add the products of so many fours of terms of a stage."""
         b = self.builder
-        with b.for_(0, count, self.ahead, name="four") as number:
-            four = b.let(first + number)
+        with b.for_(0, count, self.ahead, name="four") as own:
+            four = b.let(first + own)
             following = self._read(stage, four)
             for number in range(self.ahead):
                 rows, columns = following
