@@ -129,12 +129,14 @@ class _Again:
             now = sum(self._bytes(id) * (1 + len(found)) for id, found in region.wanted.items())
             costs = {id: self._cost(number, id, region) for id in region.reached}
             least, cut = least_cut(costs, region.followers, region.sources, region.wanted)
-            if least < now:
-                made = self._made(region, cut)
-                work = sum(self._work(id) for ids in made.values() for id in ids)
-                fits = all(self._has_room(other, ids) for other, ids in made.items())
-                if fits and (now - least) * price.operations >= GAIN * work:
-                    self._take(made)
+            if least == inf:
+                continue
+            made, begun = self._made(region, cut)
+            saved = now - self._moved(number, region, begun)
+            work = sum(self._work(id) for ids in made.values() for id in ids)
+            fits = all(self._has_room(other, ids) for other, ids in made.items())
+            if made and fits and saved > 0 and saved * price.operations >= GAIN * work:
+                self._take(made)
 
     def _wanted(self, number: int) -> Iterator[int]:
         """The values of a kernel that others read, element by element."""
@@ -170,7 +172,7 @@ class _Again:
         return region
 
     def _cost(self, number: int, id: int, region: _Region) -> float:
-        """The bytes that are moved for it if a value is what the readers begin with."""
+        """The bytes that are moved for a value at most, if it is what all begin with whose values are made of it."""
         node, nbytes = self.graph.nodes[id], self._bytes(id)
         if isinstance(node.type, TupleType):
             return inf
@@ -180,8 +182,7 @@ class _Again:
             if id in region.wanted or id not in self.reads[other]
         ]
         if self.home.get(id) == number:
-            stored = id in self.stays or (id in self.readers and id not in region.wanted)
-            return nbytes * (len(more) + (not stored))
+            return nbytes * (len(more) + (not self._is_stored(id, region)))
         # A leaf that is read later than it is updated would have to be copied before.
         if more and (id in self.updated or not self._is_in_memory(id)):
             return inf
@@ -190,23 +191,45 @@ class _Again:
     def _is_in_memory(self, id: int) -> bool:
         return id not in self.home or id in self.stays or bool(self.readers.get(id))
 
-    def _made(self, region: _Region, cut: frozenset[int]) -> dict[int, set[int]]:
-        """What each reader computes again, of values of a cut."""
+    def _made(
+        self, region: _Region, cut: frozenset[int]
+    ) -> tuple[dict[int, set[int]], dict[int, set[int]]]:
+        """What each reader computes again, and the values of a cut that it begins with."""
         before: dict[int, list[int]] = {}
         for id, found in region.followers.items():
             for other in found:
                 before.setdefault(other, []).append(id)
         made: dict[int, set[int]] = {}
+        begun: dict[int, set[int]] = {}
         for id, readers in region.wanted.items():
-            stack, found = [id], set[int]()
+            stack, behind, first = [id], set[int](), set[int]()
             while stack:
                 value = stack.pop()
-                if value not in cut and value not in found:
-                    found.add(value)
+                if value in cut:
+                    first.add(value)
+                elif value not in behind:
+                    behind.add(value)
                     stack += before.get(value, ())
-            for reader in readers if found else ():
-                made.setdefault(reader, set()).update(found)
-        return made
+            for reader in readers:
+                begun.setdefault(reader, set()).update(first)
+                if behind:
+                    made.setdefault(reader, set()).update(behind)
+        return made, begun
+
+    def _moved(self, number: int, region: _Region, begun: Mapping[int, set[int]]) -> int:
+        """The bytes that are moved where readers begin with these values: what a cut costs, as exactly as it can be said when it is known."""
+        total = 0
+        for id in set[int]().union(*begun.values()):
+            if self.home.get(id) == number and not self._is_stored(id, region):
+                total += self._bytes(id)
+        for reader, ids in begun.items():
+            read = (id for id in ids if id in region.wanted or id not in self.reads[reader])
+            total += sum(map(self._bytes, read))
+        return total
+
+    def _is_stored(self, id: int, region: _Region) -> bool:
+        """Whether a value of the kernel is written whatever is decided of its region."""
+        return id in self.stays or (id in self.readers and id not in region.wanted)
 
     def _work(self, id: int) -> float:
         """The additions that computing a value once takes."""

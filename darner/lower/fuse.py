@@ -20,6 +20,7 @@ from ..graph.dims import Shape
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.types import TensorType, TupleType
+from .beside import Beside
 from .cut import least_cut
 from .groups import EPILOGUES, LARGEST, PLAIN, Fusing, Group, make_parts
 from .product_ends import ProductEnds
@@ -58,10 +59,12 @@ def fuse(
     work.narrow()
     work.rows()
     work.maps()
+    if fusing.beside:
+        work.besides()
     return work.ordered()
 
 
-class _Fusion(ProductEnds):
+class _Fusion(ProductEnds, Beside):
     """Which groups are joined, and what they become."""
 
     # ------------------------------------------------------------- epilogues
@@ -357,7 +360,10 @@ class _Fusion(ProductEnds):
             # Of as many axes, each lies above its own.
             if not seen and (operand.id not in inside or operand.rank == len(shape)):
                 continue
-            if seen and not is_of_rows(operand.shape, space, axes):
+            # What has fewer axes has those of size 1 before them.
+            spread = (*[1] * (len(space) - operand.rank), *operand.shape)
+            known = is_of_rows(operand.shape, space, axes) or is_of_rows(spread, space, axes)
+            if seen and not known:
                 return False
             found = self._runs(operand, inside, space, axes)
             if found is None or not is_aligned(found, runs_along(shape, space, axes)):

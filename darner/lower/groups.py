@@ -34,11 +34,13 @@ class Fusing:
         places_parts: a map that makes the parts of a concatenation writes each where it belongs, and takes in what is element-wise beside them.
         joins: a product whose epilogue makes all parts of a concatenation writes that.
         halves: a product's epilogue may read both halves of its columns in pairs, as a gate does.
+        beside: small maps that have nothing to do with each other are one kernel.
     """
 
     places_parts: bool = False
     joins: bool = False
     halves: bool = False
+    beside: bool = False
 
 
 PLAIN = Fusing()

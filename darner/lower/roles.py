@@ -25,7 +25,6 @@ from .strided import (
     Multipliers,
     contractions,
     is_readable,
-    is_rounding,
     is_tf32,
     is_view,
     is_widening,
@@ -145,8 +144,8 @@ def _only_multiplied(graph: Graph, node: Node, names: Collection[str]) -> bool:
 
 
 def is_for_products(node: Node, readers: Collection[Role]) -> bool:
-    """Whether a value is rounded for products among its readers: they cannot make it of its operand, and a kernel for it alone would read that once more."""
-    return is_rounding(node) and not {"contract", "attention"}.isdisjoint(readers)
+    """Whether products are among the readers of a value: they cannot make it of its operands, and a kernel for it alone would read these once more."""
+    return not {"contract", "attention"}.isdisjoint(readers)
 
 
 def _only_decoded(graph: Graph, node: Node) -> bool:

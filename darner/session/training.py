@@ -152,6 +152,7 @@ class Learner:
         else:
             states = self._states_in(special.plans, new)
         runner.retire()
+        self._values.drop_copies()
         self._close_separate()
         self._adopt(new, states, old if old is not None else self._separate_optimizer())
         runner.optimizer = new

@@ -218,6 +218,10 @@ class Values:
             self._copies[names] = found
         return found
 
+    def drop_copies(self) -> None:
+        """Give the memory of copies back with the last program that uses it."""
+        self._copies.clear()
+
     @property
     def copied_bytes(self) -> list[int]:
         """The bytes of each copy."""
@@ -243,7 +247,7 @@ class Values:
 
     def take(self, names: Iterable[str], other: Values) -> None:
         """Use the memory of another session's values from now on."""
-        self._copies.clear()  # their versions are counted otherwise
+        self.drop_copies()  # their versions are counted otherwise
         for name in names:
             self.arrays[name] = other.arrays[name]
         if self.shared is not other.shared:
@@ -253,7 +257,7 @@ class Values:
 
     def leave(self) -> None:
         """Share with nobody any more."""
-        self._copies.clear()
+        self.drop_copies()
         self.shared.sessions -= 1
         if not self.shared.sessions:
             self.shared.weights.forget()

@@ -9,6 +9,8 @@ from darner.backends.cuda.code import to_ptx
 from darner.backends.cuda.contract.template import tensor_product, write_by_wgmma
 from darner.backends.cuda.contract.tiles import WgmmaCut, WgmmaTile
 from tests.cuda.ptx.device import Device
+from tests.cuda.test_gates import gated, only_spec
+from tests.cuda.test_gates import wanted as gate_of
 from tests.cuda.test_tensor_contract import (
     HOPPER,
     arrays_of,
@@ -21,9 +23,9 @@ from tests.cuda.test_tensor_contract import (
 TURNS = WgmmaTile(64, 64, 2, 2, registers=(40, 232), turns=True)
 
 
-def run(graph, arrays, cut, seed=0):
+def run(graph, arrays, cut, seed=0, spec=None):
     """The result of a product whose kernel is cut so."""
-    spec, device = spec_of(graph), Device(seed)
+    spec, device = spec or spec_of(graph), Device(seed)
     written = write_by_wgmma(spec, HOPPER, tensor_product(spec, HOPPER), cut)
     names = [name for name in "ab" if name in arrays]
     names += [name for name in arrays if name not in names]
@@ -71,3 +73,24 @@ def test_blocks_of_a_cluster_share_the_terms_of_a_tile(sharing):
     tile = WgmmaTile(64, 64, 2, 1)
     found = run(graph, arrays, WgmmaCut(tile, 1, 2 * sharing, sharing))
     assert_near(found, wanted_product(arrays, "NT") + arrays["bias"], 3e-3)
+
+
+@pytest.mark.parametrize(
+    ("tile", "sharing"),
+    [
+        (WgmmaTile(64, 128, 2, 2, cluster=2, registers=(40, 232), turns=True), 1),
+        pytest.param(WgmmaTile(64, 128, 2, 1), 2, marks=pytest.mark.slow),
+    ],
+    ids=["in turns, cluster of 2", "shared by 2"],
+)
+def test_gates_of_both_halves_in_turns_and_in_clusters(tile, sharing):
+    graph = gated(130, 160, 136, kept=False)
+    arrays = arrays_of(graph)
+    cut = WgmmaCut(tile, 1, 2, sharing)
+    found = run(
+        graph,
+        arrays,
+        cut if sharing == 1 else replace(cut, blocks=6 * sharing),
+        spec=only_spec(graph),
+    )
+    assert_near(found, gate_of(arrays)[0], 3e-3)

@@ -59,10 +59,10 @@ def gated():
 
 def test_the_backward_pass_of_a_swiglu_begins_with_the_products():
     plain, again = both(gated())
-    assert max(written(plain)) == 3
+    assert max(written(plain)) == 4
     # The gate's product, and what the next product reads.
     assert max(written(again)) == 2
-    assert moved(again) < 0.85 * moved(plain)
+    assert moved(again) < 0.9 * moved(plain)
     assert again.arena_bytes <= plain.arena_bytes
 
 

@@ -12,6 +12,7 @@ import darner
 from darner import Graph, optim
 from darner.lower.again import Price
 from darner.lower.fuse import fuse
+from darner.lower.groups import Fusing
 from darner.lower.prepare import prepare
 from darner.lower.roles import roles
 from darner.lower.specs import kernels
@@ -159,6 +160,84 @@ def test_the_gradients_of_a_norm_are_one_kernel():
     gradients = darner.vjp(_norm(), ["x", "w", "b"])
     gradients.set_outputs(gradients.outputs[1:])
     assert kinds(gradients) == {"rows": 1}
+
+
+def test_a_product_leaves_the_gradients_of_a_norm_to_the_kernel_of_its_rows():
+    g = Graph()
+    x, gamma, w = (g.input(n, s) for n, s in (("x", (32, 8)), ("gamma", (8,)), ("w", (8, 4))))
+    normed = x.rms_norm(gamma)
+    g.set_outputs([normed @ w])
+    gradients = darner.vjp(g, ["x", "gamma"])
+    dx, dgamma = gradients.outputs[1:]
+    m = gradients.state("m", (8,))
+    gradients.set_update(m, m * 0.5 + dgamma)
+    gradients.set_outputs([dx])
+    prepared = prepare(gradients)
+    assert kinds(gradients) == {"contract": 1, "rows": 1, "map": 1}
+    product, rows, update = kernels(prepared)
+    assert len(product.results) == 1
+    assert {node.shape for node in rows.body.outputs} == {(8,), (32, 8)}
+    assert [node.shape for node in update.body.outputs] == [(8,)]
+    rng = np.random.default_rng(0)
+    leaves = [*prepared.inputs.values(), *prepared.states.values()]
+    check_cut(prepared)
+    check(
+        prepared, {leaf.name: rng.integers(-3, 4, leaf.shape).astype(np.float32) for leaf in leaves}
+    )
+
+
+def _beside(make):
+    """The kinds of kernels with small maps side by side, of a graph that computes what it should."""
+    g = Graph()
+    make(g)
+    prepared = prepare(g)
+    found = fuse(prepared, fusing=Fusing(beside=True))
+    owned = sorted(id for group in found for id in group.nodes)
+    assert owned == sorted(id for group in fuse(prepared) for id in group.nodes)
+    leaves = [*prepared.inputs.values(), *prepared.states.values()]
+    given = {
+        leaf.name: np.arange(leaf.size, dtype=np.float32).reshape(leaf.shape) for leaf in leaves
+    }
+    memory = {leaf.id: given[leaf.name] for leaf in leaves}
+    for work in kernels(prepared, fusing=Fusing(beside=True)):
+        inputs = {str(i): memory[id] for i, id in enumerate(work.operands)}
+        for id, value in zip(work.results, darner.run(work.body, inputs), strict=True):
+            memory[id] = value
+    ends = [*prepared.outputs, *(prepared.updates[leaf] for leaf in prepared.updates)]
+    for end, wanted in zip(ends, run_graph(prepared, given), strict=True):
+        np.testing.assert_array_equal(memory[end.id], wanted)
+    return sorted(group.kind for group in found)
+
+
+def test_small_maps_for_one_kernel_stand_side_by_side():
+    def make(g):
+        x, y = g.input("x", (4, 6)), g.input("y", (6, 3))
+        g.set_outputs(
+            [x.transpose((1, 0)).abs().transpose((1, 0)) @ y.reshape((3, 6)).abs().reshape((6, 3))]
+        )
+
+    assert _beside(make) == ["contract", "map"]
+
+
+def test_updates_of_small_leaves_by_one_number_stand_side_by_side():
+    def make(g):
+        rate = g.input("x", (4, 6)).sum().sqrt()
+        for name, shape in (("p", (8,)), ("q", (3, 2)), ("r", (8,))):
+            leaf = g.state(name, shape)
+            g.set_update(leaf, leaf * 0.5 - rate)
+        g.set_outputs([])
+
+    assert _beside(make) == ["map", "rows"]
+
+
+def test_maps_of_which_one_needs_the_other_stay_apart():
+    def make(g):
+        x, w = g.input("x", (4, 4)), g.input("w", (4, 4))
+        first = x.transpose((1, 0)).abs()
+        second = (first @ w).transpose((1, 0)).exp()
+        g.set_outputs([first.transpose((1, 0)) @ second])
+
+    assert _beside(make).count("map") == 2
 
 
 def _norm():

@@ -272,7 +272,9 @@ def test_inference_that_shares_weights_reads_what_is_trained():
 
 def test_another_optimizer_goes_on_with_the_same_weights():
     with trained(steps=2) as session:
+        size = session.memory_summary().total_buffer_bytes
         session.set_optimizer(optim.SGD(0.05))
+        assert session.memory_summary().total_buffer_bytes < size
         session.step()
         assert_copies(session)
         session.set_learning_rate(0.01)

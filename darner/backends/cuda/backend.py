@@ -72,7 +72,7 @@ class CudaBackend(Backend):
             lambda spec: runs(spec, machine),
             alignment=ALIGNMENT,
             largest=limits.segment,
-            fusing=Fusing(joins=True, halves=cores),
+            fusing=Fusing(joins=True, halves=cores, beside=True),
             side_by_side=True,
             multipliers=multipliers_of(machine),
             again=AGAIN,

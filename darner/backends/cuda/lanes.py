@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-LANES = 4
+LANES = 8
 """Streams of a recording."""
 
 

@@ -263,7 +263,7 @@ class WgmmaKernel:
             halved = side == 1 and self.half > 0
             width = (tile.bm, CHUNK if halved else tile.box)[side] if along_k else CHUNK
             for i in range(extent // width):
-                corner = b.let(first + i * width)
+                corner: Value = b.let(first + i * width)
                 if halved:
                     corner = self._in_halves(corner)
                 at = (term, corner) if along_k else (corner, term)
