@@ -40,6 +40,7 @@ class FmaTile:
         stages: tiles in shared memory.
         blocks: of a multiprocessor, at least.
         ahead: fours of terms that are written out.
+        slices: parts of each stage's terms that threads of their own have: where there are few tiles, more warps find something to do.
         full: the share of its peak that a multiprocessor reaches with this tile when it has enough to do.
     """
 
@@ -48,6 +49,7 @@ class FmaTile:
     stages: int
     blocks: int = 1
     ahead: int = 1
+    slices: int = 1
     full: float = 0.75
 
     @property
@@ -55,7 +57,8 @@ class FmaTile:
         """What tells it from others."""
         together = f", {self.blocks} together" if self.blocks > 1 else ""
         ahead = f", {self.ahead} fours" if self.ahead > 1 else ""
-        return f"fma {self.bm}x{self.bn}, {self.stages} stages{together}{ahead}"
+        slices = f", {self.slices} slices" if self.slices > 1 else ""
+        return f"fma {self.bm}x{self.bn}, {self.stages} stages{together}{ahead}{slices}"
 
     @property
     def down(self) -> int:
@@ -70,7 +73,7 @@ class FmaTile:
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return self.down * self.across
+        return self.down * self.across * self.slices
 
     @property
     def stage_bytes(self) -> int:
@@ -154,10 +157,11 @@ class _Thread:
             [builder.variable(0.0, "c", dtypes.f32) for _ in range(SIDE)] for _ in range(SIDE)
         ]
 
-    def multiply(self, stage: Value) -> None:
-        """Add the products of a stage."""
+    def multiply(self, stage: Value, first: Value, count: int) -> None:
+        """Add the products of so many fours of terms of a stage."""
         b = self.builder
-        with b.for_(0, TERMS // FOUR, self.ahead, name="four") as four:
+        with b.for_(0, count, self.ahead, name="four") as own:
+            four = b.let(first + own)
             following = self._read(stage, four)
             for number in range(self.ahead):
                 rows, columns = following
@@ -198,6 +202,10 @@ def write_fma(
     ]
     # A warp has four threads down and eight across.
     warp, lane = b.let(b.local // WARP, "warp"), b.let(b.local % WARP, "lane")
+    each = tile.threads // tile.slices
+    piece: Value = b.index(0)
+    if tile.slices > 1:
+        piece, warp = b.let(b.local // each, "slice"), b.let(warp % (each // WARP), "own")
     wide = tile.across // 8
     down = b.let(warp // wide * 4 + lane // 8, "down")
     across = b.let(warp % wide * 8 + lane % 8, "across")
@@ -208,16 +216,43 @@ def write_fma(
     own = _Thread(b, readers, tile.ahead)
     first, last = raster.blocks(b, place.part, ceil_div(product.k, TERMS))
     with write_ring(b, cores, tile, loaders, (first, last)) as stage:
-        own.multiply(stage)
-    room = Room(b.let(cores.base + warp * (4 * FOUR * WARP * 4)), WARP)
+        fours = TERMS // FOUR // tile.slices
+        own.multiply(stage, b.let(piece * fours), fours)
+    room = Room(b.let(cores.base + b.local // WARP * (4 * FOUR * WARP * 4)), WARP)
     writer = FourWriter(b, cores, product, room)
+    sums: Sequence[Sequence[Value]] = own.sums
+    if tile.slices == 2:
+        sums = _exchanged(b, cores, sums, piece)
     took.begin()
-    for i in range(0, SIDE, FOUR):
-        row = b.let(place.row + warp // wide * (4 * FOUR) + i // FOUR * (tile.bm // 2))
+    for i in range(0, len(sums), FOUR):
+        half = i // FOUR if tile.slices == 1 else piece
+        row = b.let(place.row + warp // wide * (4 * FOUR) + half * (tile.bm // 2))
         for j in range(0, SIDE, FOUR):
             column = b.let(place.column + warp % wide * WARP + j // FOUR * (tile.bn // 2))
-            sums = [line[j : j + FOUR] for line in own.sums[i : i + FOUR]]
-            writer.write_fours(took, Corner(place.batch, row, column), sums)
+            fours_of_rows = [line[j : j + FOUR] for line in sums[i : i + FOUR]]
+            writer.write_fours(took, Corner(place.batch, row, column), fours_of_rows)
+
+
+def _exchanged(
+    b: Simt, cores: Cores, sums: Sequence[Sequence[Value]], piece: Value
+) -> list[list[Value]]:
+    """The sums of both slices: a thread keeps four rows of its own, the first or the last, and is given the other slice's sums of these."""
+    first = b.let(piece == 0)
+    pairs = list(zip(sums[:FOUR], sums[FOUR:], strict=True))
+    kept = [[b.let(b.choose(first, x, y)) for x, y in zip(*two, strict=True)] for two in pairs]
+    given = [[b.let(b.choose(first, y, x)) for x, y in zip(*two, strict=True)] for two in pairs]
+    half = b.threads // 2
+    other = b.let(b.choose(first, b.local + half, b.local - half))
+    found = []
+    for mine, theirs in zip(kept, given, strict=True):
+        numbers: list[Value] = []
+        for j in range(0, SIDE, FOUR):
+            cores.store_four(b.let(cores.base + b.local * PIECE), theirs[j : j + FOUR])
+            b.barrier()
+            numbers += cores.load_four(b.let(cores.base + other * PIECE))
+            b.barrier()
+        found.append([b.let(x + y) for x, y in zip(mine, numbers, strict=True)])
+    return found
 
 
 class FourWriter(SumWriter):

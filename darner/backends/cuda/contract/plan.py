@@ -56,6 +56,8 @@ FMA_TILES = (
     FmaTile(128, 128, 3, ahead=8, full=0.78),
     FmaTile(128, 128, 3, ahead=4, full=0.75),
     FmaTile(128, 128, 3, blocks=2, full=0.70),
+    FmaTile(128, 64, 4, ahead=4, slices=2, full=0.74),
+    FmaTile(64, 64, 4, ahead=4, slices=2, blocks=2, full=0.68),
     FmaTile(64, 128, 4, full=0.69),
     FmaTile(128, 64, 4, full=0.65),
     FmaTile(64, 64, 4, blocks=3, full=0.62),
@@ -63,6 +65,10 @@ FMA_TILES = (
 """The tiles of f32 without tensor cores."""
 LEAST_PLAIN = 32
 """The fewest rows, columns and terms of these."""
+BUSY = 256
+"""Threads of a multiprocessor that multiply f32 as fast as it can."""
+LONELY = 0.8
+"""The share of that which fewer reach."""
 FMA = 128.0
 """Products of f32 that a multiprocessor adds in a cycle."""
 
@@ -265,6 +271,8 @@ def _expected(
     # Blocks of a multiprocessor share what multiplies; one alone has it to itself.
     sharing = min(together, ceil_div(tiles, machine.processors))
     work = tile.bm * tile.bn * (128 // itemsize) / (rate * tile.full * CLOCK)
+    if isinstance(tile, FmaTile) and tile.threads * ceil_div(tiles, machine.processors) < BUSY:
+        work /= LONELY
     moved = product.count * product.m * product.n * product.beside / BYTES
     # While a block writes, it does not multiply; others of the multiprocessor do, but all began together.
     beside = tile.bm * tile.bn * (product.beside if cut.parts == 1 else 0)
