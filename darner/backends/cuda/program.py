@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from ...codegen.simt.dispatch import Written
+from ...codegen.simt.dispatch import Binding, Written
 from ...graph.data import Array
-from ...graph.errors import DarnerError
+from ...graph.errors import DarnerError, InternalError
 from ...graph.integers import round_up
 from ...io.memory import Bytes
 from ...lower.plan import Buffer, Plan
@@ -22,6 +22,8 @@ from .inputs import Inputs
 from .interface import DriverError, Event, Launch, Pinned, Recording
 from .kernels import limits_of, written_specs
 from .machine import ALIGNMENT
+from .persistent.chain import Argument, Chain
+from .persistent.running import KEY, Resident, found_chain, written_chain
 from .saved import from_bytes, to_bytes
 from .sharing import array_of
 
@@ -93,6 +95,7 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
             self._written, codes = from_bytes(saved)
         else:
             self._written = written_specs(plan, device.machine)
+        self._chain = self._found_chain(plan, device)
         stages = [stage for kernel in self._written.values() for stage in kernel.stages]
         self._kernels = device.kernels(stages, cache, codes)
         self.queue = Queue(device)
@@ -109,6 +112,30 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
             self.queue.uses(region)
         for number in range(len(plan.kernels)):
             self._bind(number)
+        self._resident = None if self._chain is None else self._bound_chain(self._chain)
+
+    # ------------------------------------------------------------- kernels that are one
+
+    def _found_chain(self, plan: Plan, device: Device) -> Chain | None:
+        """The kernels of the plan that are run as one, whose code is then among the others'."""
+        chain = found_chain(plan, device.machine)
+        if chain is not None and KEY not in self._written:
+            self._written[KEY] = written_chain(chain, device.machine)
+        return chain
+
+    def _bound_chain(self, chain: Chain) -> Resident:
+        (stage,) = self._written[KEY].stages
+        found = Resident(chain, self.device, self.queue, self._argument)
+        self._owned.extend(found.owned)
+        with self.device.guard:
+            found.bind(self._kernels[stage.digest][0], stage)
+        return found
+
+    def _argument(self, argument: Argument) -> Region:
+        """Where what a stage of a chain is given lies."""
+        if argument.what == "fault":
+            return self._region(argument.number, Binding("fault"))
+        return self._regions[argument.number]
 
     # ------------------------------------------------------------- memory and launches
 
@@ -141,6 +168,8 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
         """Let an input be another program's output, where it lies; its own memory is given back."""
         super().take(buffer, other, output)
         self.queue.uses(self._regions[buffer])
+        if self._resident is not None:
+            self._resident.stale = True
         self._forget_graphs()
 
     def on_device(self, buffer: int, *, copy: bool = True) -> DeviceArray:
@@ -193,6 +222,8 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
         back: Readback[PinnedStaging],
     ) -> None:
         part = Part(first, end, updates, back is self._verdict)
+        if self._resident is not None:
+            self._resident.refresh()
         with self.device.guard:
             self.queue.follow_neighbours()
             # Before the work: some of it may have been started when an error comes.
@@ -221,9 +252,29 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
 
     def _launch(self, part: Part) -> None:
         """Start the launches and copies of a part, one by one."""
-        for number in range(part.first, part.end):
-            self._launch_kernel(number)
+        number = part.first
+        while number < part.end:
+            if self._is_chain(number, part.end):
+                number = self._launch_chain()
+            else:
+                self._launch_kernel(number)
+                number += 1
         self._launch_copies(part)
+
+    def _is_chain(self, number: int, end: int) -> bool:
+        """Whether the chain begins with a kernel, and all of it is to be run. Whoever is careful wants to know which kernel fails."""
+        chain = self._chain
+        if chain is None or self.device.careful:
+            return False
+        return number == chain.first and chain.end <= end
+
+    def _launch_chain(self) -> int:
+        """Start the chain; the kernel after it."""
+        resident = self._resident
+        if resident is None or resident.launch is None:
+            raise InternalError("a chain that is not bound cannot be started")
+        resident.launch.start(self.queue.stream)
+        return resident.chain.end
 
     def _launch_kernel(self, number: int) -> None:
         stream = self.queue.stream

@@ -1,0 +1,211 @@
+"""What part a kernel of a plan can play in a chain: a product, an attention, or what is so small that every block computes it for itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+
+from ....codegen.elements.elements import can_emit
+from ....codegen.problems.attention import FORWARD, Described, described, main_node
+from ....codegen.simt.contract.product import Product, product_of, steps
+from ....codegen.simt.dispatch import operand_number
+from ....graph.node import Node
+from ....lower.plan import Spec
+from ....lower.roles import is_sum
+from ....lower.specs import sizes
+
+MOST_ROWS = 8
+"""Rows of a product, and queries of the heads that share keys."""
+MOST_LIGHT = 16384
+"""Elements that every block computes for itself."""
+MOST_REDUCED = 65536
+"""Elements of which it computes sums."""
+VECTOR = 16
+"""Bytes of the widest load."""
+WEIGHTS = ("bf16", "f16", "f32")
+"""The types of matrices."""
+WORD = 4
+"""Bytes of the largest element that blocks hand each other."""
+MOST_WIDTH = 256
+"""Numbers of a row of keys."""
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A product of a few rows with a matrix that lies in memory.
+
+    Attributes:
+        product: with the matrix as its second operand.
+        x: which operand of the kernel the rows are.
+        weight: which one the matrix is.
+        by_columns: whether columns of the matrix are neighbours in memory, or the terms of a column.
+        pitch: elements from one row of the matrix in memory to the next.
+        vector: elements of a load.
+    """
+
+    product: Product
+    x: int
+    weight: int
+    by_columns: bool
+    pitch: int
+    vector: int
+
+
+@dataclass(frozen=True)
+class Tail:
+    """An element-wise kernel after a product, each of whose elements is made of a few columns of it.
+
+    Attributes:
+        starts: the first of the columns that it reads, for each of its slices.
+        columns: that it makes.
+    """
+
+    starts: tuple[int, ...]
+    columns: int
+
+
+@lru_cache(maxsize=4096)
+def matrix_of(spec: Spec) -> Matrix | None:
+    """The product of a kernel, if it has a few rows that lie one after the other."""
+    if spec.kind != "contract" or not can_emit(spec.body):
+        return None
+    found = product_of(spec)
+    if found is None or found.count != 1 or found.node.dtype.name != "f32":
+        return None
+    for product in (found, found.turned()):
+        made = _matrix(product)
+        if made is not None and all(_is_word(out) for out in spec.body.outputs):
+            return made
+    return None
+
+
+def _is_word(node: Node) -> bool:
+    return node.dtype.itemsize <= WORD and node.dtype.kind != "complex"
+
+
+def _matrix(product: Product) -> Matrix | None:
+    rows, matrix = product.operands
+    m, n, k = product.m, product.n, product.k
+    if m > MOST_ROWS or rows.leaf.op.name != "input" or matrix.leaf.op.name != "input":
+        return None
+    if matrix.leaf.dtype.name not in WEIGHTS or rows.leaf.dtype.name not in WEIGHTS:
+        return None
+    # The result row by row, and so the rows.
+    apart = [axis.apart for axis in (*product.rows, *product.columns)]
+    own = [axis.size for axis in (*product.rows, *product.columns)]
+    if any(a != prod(own[i + 1 :]) for i, a in enumerate(apart)) or rows.offset:
+        return None
+    if steps(product.summed, 0) != ((k, 1),) or steps(product.rows, 0) not in ((), ((m, k),)):
+        return None
+    vector = VECTOR // matrix.leaf.dtype.itemsize
+    columns, summed = steps(product.columns, 1), steps(product.summed, 1)
+    if len(columns) != 1 or len(summed) != 1 or matrix.offset % vector:
+        return None
+    (_, along), (_, down) = columns[0], summed[0]
+    by_columns = along == 1
+    if not by_columns and down != 1:
+        return None
+    pitch, inner = (down, n) if by_columns else (along, k)
+    if pitch % vector or inner % vector:
+        return None
+    numbers = operand_number(rows.leaf), operand_number(matrix.leaf)
+    return Matrix(product, *numbers, by_columns, pitch, vector)
+
+
+@lru_cache(maxsize=4096)
+def attention_of(spec: Spec) -> Described | None:
+    """The attention of a kernel, if it has a few queries for each head of keys."""
+    node = main_node(spec) if spec.kind == "attention" else None
+    if node is None or node.op.name != FORWARD or len(spec.body.outputs) != 1:
+        return None
+    found = described(node)
+    lane = VECTOR // 2
+    if {"mask", "bias"} & found.operands.keys() or found.accumulator != "f32" or found.is_empty:
+        return None
+    if found.group * found.queries > MOST_ROWS or found.width != found.value_width:
+        return None
+    if found.width % lane or found.width > MOST_WIDTH or found.keys < 1:
+        return None
+    for name in ("q", "k", "v"):
+        operand = found.operands[name]
+        if operand.base.op.name != "input" or operand.strides[3] not in (0, 1):
+            return None
+        whole = (operand.offset, *operand.strides[:3])
+        if name != "q" and any(number % lane for number in whole):
+            return None
+    after = spec.body.nodes[node.id + 1 :]
+    plain = all("elementwise" in n.op.traits or n.op.name in ("reshape", "constant") for n in after)
+    return found if plain and _is_word(spec.body.outputs[0]) else None
+
+
+@lru_cache(maxsize=4096)
+def is_light(spec: Spec) -> bool:
+    """Whether every block can compute a kernel for itself."""
+    body = spec.body
+    if spec.kind not in ("map", "rows") or not can_emit(body):
+        return False
+    if sum(prod(sizes(out)) for out in body.outputs) > MOST_LIGHT:
+        return False
+    if not all(_is_word(out) and prod(sizes(out)) for out in body.outputs):
+        return False
+    for node in body.nodes:
+        if node.op.facts.role == "contract" or node.op.facts.finds:
+            return False
+        if is_sum(node) and (
+            {node.dtype.name, node.operands[0].dtype.name} != {"f32"}
+            or prod(sizes(node.operands[0])) > MOST_REDUCED
+            or not prod(sizes(node.operands[0]))
+        ):
+            return False
+    return True
+
+
+@lru_cache(maxsize=4096)
+def is_update(spec: Spec) -> bool:
+    """Whether a kernel replaces a block of its first operand that every block can write for itself."""
+    if spec.kind != "index" or len(spec.body.outputs) != 1:
+        return False
+    (node,) = spec.body.outputs
+    if node.op.name != "dynamic_update_slice" or node.operands[0].op.name != "input":
+        return False
+    return can_emit(spec.body) and 0 < prod(sizes(node.operands[1])) <= MOST_LIGHT
+
+
+@lru_cache(maxsize=4096)
+def is_rounding_copy(spec: Spec) -> bool:
+    """Whether a kernel is its operand in another type of float, element by element: who reads it can round for itself."""
+    if spec.kind != "map" or spec.ops != ("cast",) or len(spec.inputs) != 1:
+        return False
+    kinds = {spec.inputs[0].dtype.name, spec.body.outputs[0].dtype.name}
+    return kinds <= {"f32", "bf16", "f16"}
+
+
+@lru_cache(maxsize=4096)
+def tail_of(spec: Spec, rows: int) -> Tail | None:
+    """How a kernel reads the result of a product of some rows, if that is all it reads, in columns that lie side by side."""
+    body = spec.body
+    if spec.kind != "map" or len(spec.inputs) != 1 or len(body.outputs) != 1:
+        return None
+    (leaf,), (out,) = spec.inputs, body.outputs
+    shape = sizes(out)
+    if not shape or prod(shape[:-1]) != rows or tuple(sizes(leaf)[:-1]) != tuple(shape[:-1]):
+        return None
+    starts = []
+    for node in body.nodes:
+        if node is leaf or node.op.name == "constant":
+            continue
+        if node.op.name == "slice":
+            if node.operands[0] is not leaf or sizes(node) != shape:
+                return None
+            if node.attrs["steps"] and any(step != 1 for step in node.attrs["steps"]):
+                return None
+            *before, start = (int(s) for s in node.attrs["starts"])
+            if any(before):
+                return None
+            starts.append(start)
+        elif "elementwise" not in node.op.traits or leaf.id in node.inputs:
+            return None
+    if not starts or not can_emit(body) or not _is_word(out):
+        return None
+    return Tail(tuple(dict.fromkeys(starts)), shape[-1])

@@ -1,0 +1,136 @@
+"""A chain in a program: its memory, and the table of its stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ....codegen.simt.dispatch import FAULT_BYTES, Written
+from ....graph.data import Array
+from ....graph.integers import ceil_div, round_up
+from ....lower.plan import Plan
+from ...base.readback import Region
+from ..device import Device, Queue, address_of
+from ..interface import Kernel, Launch
+from ..machine import Machine
+from ..stage import Stage
+from .chain import Argument, Chain, chain_of
+from .code import shape_of
+from .kernel import AHEAD, HEAD, width_of, write_chain
+
+WORD_BYTES = 8
+KEY = "chain"
+"""Under which a program keeps a chain's code, beside that of its kernels by their specs."""
+CACHED = 12 << 20
+"""Bytes of matrices that are brought to the device's cache before their stages begin."""
+LINE = 128
+REGION = Callable[[Argument], Region]
+
+
+def found_chain(plan: Plan, machine: Machine) -> Chain | None:
+    """The chain of a plan on a machine, if it has one."""
+    shape = shape_of(machine)
+    return chain_of(plan, shape.blocks)
+
+
+def written_chain(chain: Chain, machine: Machine) -> Written:
+    """The code of a chain."""
+    return Written((write_chain(chain, machine),))
+
+
+class Resident:
+    """A chain whose code is loaded.
+
+    Args:
+        chain: what is run.
+        device: where.
+        queue: the program's.
+        regions: where a buffer of the plan lies, or where a kernel tells of faults.
+
+    Attributes:
+        holds: cycles that a stage waits before it looks for words, by its form.
+    """
+
+    def __init__(self, chain: Chain, device: Device, queue: Queue, regions: REGION) -> None:
+        self.chain, self.device = chain, device
+        self._regions = regions
+        self._width = width_of(chain)
+        self._table = device.region(8 * self._width * len(chain.stages), "stages of a chain")
+        self._words = device.region(WORD_BYTES * max(2, chain.words), "words of a chain")
+        shape = shape_of(device.machine)
+        self._launches = device.region(4 * shape.blocks, "launches of a chain")
+        self.owned = (self._table, self._words, self._launches)
+        for region in self.owned:
+            queue.uses(region)
+        self.holds = [0] * len(chain.forms)
+        self.stale = True
+        self.launch: Launch | None = None
+
+    def bind(self, kernel: Kernel, stage: Stage) -> None:
+        """Prepare the launch."""
+        where = [(address_of(region), region.nbytes) for region in (self._table, self._launches)]
+        self.launch = kernel.launch(stage, where, [])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its memory."""
+        return sum(region.nbytes for region in self.owned)
+
+    def refresh(self) -> None:
+        """Write the table anew, where memory has moved since."""
+        if self.stale:
+            self.device.write(self._table, self._rows())
+            self.stale = False
+
+    def _rows(self) -> Array:
+        chain = self.chain
+        rows = np.zeros((len(chain.stages), self._width), np.int64)
+        for row, (form, arguments) in zip(rows, chain.stages, strict=True):
+            row[0], row[1] = form, self.holds[form]
+            for number, argument in enumerate(arguments):
+                at = HEAD + 2 * number
+                row[at : at + 2] = self._where(argument)
+        for stage, later in enumerate(self._ahead()):
+            for number, one in enumerate(later):
+                at = 2 + 4 * number
+                rows[stage, at : at + 4] = self._brought(chain.weights[one])
+        return rows
+
+    def _where(self, argument: Argument) -> tuple[int, int]:
+        if argument.what == "words":
+            start = WORD_BYTES * argument.number
+            return address_of(self._words) + start, self._words.nbytes - start
+        region = self._regions(argument)
+        least = FAULT_BYTES if argument.what == "fault" else 16
+        return address_of(region), max(least, round_up(region.nbytes, 16))
+
+    def _brought(self, buffer: int) -> tuple[int, int, int, int]:
+        """Where a matrix lies, its bytes, and of each block's share how far it is from the last one's and how much of it is brought."""
+        region = self._regions(Argument("buffer", buffer))
+        blocks = shape_of(self.device.machine).blocks
+        whole = region.nbytes // 16 * 16
+        each = round_up(ceil_div(whole, blocks), LINE)
+        most = max(LINE, CACHED // blocks // LINE * LINE)
+        return address_of(region), whole, each, min(each, most)
+
+    def _ahead(self) -> Sequence[Sequence[int]]:
+        """For each stage the later ones whose matrices it brings to the cache."""
+        weights = self.chain.weights
+        sizes = [
+            0 if w < 0 else min(CACHED, self._regions(Argument("buffer", w)).nbytes)
+            for w in weights
+        ]
+        found: list[list[int]] = []
+        following = 0
+        for stage in range(len(weights)):
+            some: list[int] = []
+            following = max(following, stage + 1)
+            while following < len(weights) and len(some) < AHEAD:
+                if sum(sizes[stage + 1 : following + 1]) > 2 * CACHED:
+                    break
+                if sizes[following]:
+                    some.append(following)
+                following += 1
+            found.append(some)
+        return found
