@@ -20,7 +20,6 @@ from ....codegen.simt.machine import power_above
 from ....graph import dtypes
 from ....graph.dtypes import DType
 from ....graph.errors import InternalError
-from ....graph.integers import ceil_div
 from ....lower.specs import sizes
 from .chain import Form, Place, parts_of
 from .code import Code, StageElements
@@ -278,14 +277,12 @@ class Attention:
         def body(at: Value) -> None:
             row, number = b.let(at // record), b.let(at % record)
             value = b.variable(0.0, "value", dtypes.f32)
-            with b.if_(number < self.width):
-                with b.for_(0, self.groups, name="g") as g:
-                    value.set(value + b.load(parts, (row, g, number)))
+            with b.if_(number < self.width), b.for_(0, self.groups, name="g") as g:
+                value.set(value + b.load(parts, (row, g, number)))
             with b.if_(number == self.width):
                 value.set(b.load(highest, row))
-            with b.if_(number > self.width):
-                with b.for_(0, self.groups, name="g") as g:
-                    value.set(value + b.load(whole, (row, g)))
+            with b.if_(number > self.width), b.for_(0, self.groups, name="g") as g:
+                value.set(value + b.load(whole, (row, g)))
             at_word = b.let(((head * rows + row) * self.parts + part) * record + number)
             code.exchange.put(b.let(b.bits(value)), words, at_word)
 

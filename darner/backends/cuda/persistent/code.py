@@ -10,7 +10,7 @@ from typing import cast
 
 from ....codegen.ir.index import Number
 from ....codegen.simt.builder import Memory, Operand, Value
-from ....codegen.simt.elements import ThreadElements
+from ....codegen.simt.elements import ThreadElements, ThreadRegisters
 from ....graph import dtypes
 from ....graph.dtypes import DType
 from ....graph.errors import InternalError
@@ -72,6 +72,7 @@ class Code:
         self._at = self._most = self._form = 0
         self._kept: dict[int, Memory] = {}
         self._local: dict[int, Memory] = {}
+        self._copies: dict[Place, Memory] = {}
 
     def barrier(self) -> None:
         """Wait for all threads of the block."""
@@ -110,12 +111,15 @@ class Code:
         finally:
             self._at = start
             self._local.clear()
+            self._copies.clear()
             self.builder.scopes[:] = scopes
 
     # ------------------------------------------------------------- values
 
     def memory(self, place: Place) -> Memory:
         """Where the elements of a value lie."""
+        if place in self._copies:
+            return self._copies[place]
         if place.what in ("memory", "words", "parts"):
             return Memory(self.argument(place.number), place.dtype, builder=self.builder)
         pieces = self._kept if place.what == "kept" else self._local
@@ -123,6 +127,15 @@ class Code:
             name = f"{place.what}{place.number}"
             pieces[place.number] = self.shared(place.dtype, place.count, name)
         return pieces[place.number]
+
+    def copy(self, place: Place) -> None:
+        """Copy what lies in memory to shared memory, for the rest of the stage; a barrier is to follow."""
+        source = self.memory(place)
+        target = self.shared(place.dtype, place.count, "copy")
+        registers = ThreadRegisters(self.builder)
+        with self.builder.for_(self.builder.local, place.count, self.threads) as at:
+            registers.store(registers.load(source, at, place.dtype), target, at, place.dtype)
+        self._copies[place] = target
 
     def words(self, place: Place, vector: int = 2) -> Memory:
         """The words of a value, each with its tag: one in an item, or two."""

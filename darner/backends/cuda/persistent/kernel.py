@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 
 from ....codegen.simt.builder import Memory, Type, Value
 from ....codegen.simt.dispatch import Binding
@@ -11,17 +10,19 @@ from ....graph import dtypes
 from ..machine import Machine
 from ..stage import Stage
 from .attention import Attention, gather_parts
-from .chain import Chain, Form
+from .chain import Chain, Form, Place
 from .code import Code
 from .exchange import exchange_of
 from .light import gather_words, write_light
 from .product import product_in
-from .roles import matrix_of
+from .roles import attention_of, matrix_of
 
 AHEAD = 2
 """Matrices that a stage brings to the cache for later ones."""
 HEAD = 2 + 4 * AHEAD
 """Numbers of a stage in the table before its arguments: its form, the cycles that it waits before it looks for words, and of each matrix where it lies, its bytes, and the distance and bytes of a block's share."""
+MOST_COPIED = 4096
+"""Elements that a block copies from memory before it waits."""
 TABLE = Binding("scratch", 0)
 LAUNCHES = Binding("scratch", 1)
 
@@ -122,9 +123,26 @@ def _if_any(code: Code, count: Value, first: Value, run: Callable[[], None]) -> 
         run()
 
 
+def _copied(code: Code, form: Form) -> Iterator[Place]:
+    """What kernels read of memory besides matrices, keys and values, and is small."""
+    works = [*form.light]
+    if form.main is not None and attention_of(code.spec(form.main)) is not None:
+        works.append(form.main)
+    found: dict[Place, None] = {}
+    written = {place for work in works for places in work.results for place in places}
+    for work in works:
+        for place in work.operands:
+            if place.what == "memory" and place.count <= MOST_COPIED and not place.rounded:
+                found[place] = None
+    yield from (place for place in found if place not in written)
+
+
 def _write_light(code: Code, form: Form, waits: Sequence[Value]) -> None:
     """Bring what other blocks have written, and compute what every block computes for itself."""
     if form.gathers:
+        # What lies in memory is read while other blocks are at work.
+        for place in _copied(code, form):
+            code.copy(place)
         code.exchange.hold(*waits)
     for source, target in form.gathers:
         gather = gather_words if source.what == "words" else gather_parts

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
 
 from ....codegen.ir.index import Number
 from ....codegen.simt.builder import Memory, Operand, Value, Variable
@@ -16,6 +18,7 @@ from ....graph import dtypes
 from ....graph.dtypes import DType
 from ....graph.errors import InternalError
 from ....graph.integers import ceil_div
+from ....graph.node import Node
 from ....lower.specs import sizes
 from .chain import Form, Work
 from .code import WARP, Code, StageElements
@@ -69,6 +72,10 @@ def numbers_of(code: Code, vector: Value, dtype: DType) -> list[Value]:
     return found
 
 
+Ahead = Sequence[tuple[Node, Operand]]
+"""Elements of operands that are known."""
+
+
 class Rows:
     """A product in a stage: what it multiplies, and where its sums go.
 
@@ -113,7 +120,7 @@ class Rows:
 
     def number(self, row: int, term: Value) -> Value:
         """A number of the rows as f32."""
-        b, code = self.builder, self.code
+        b = self.builder
         value = b.load(self.rows, term + row * self.k)
         return b.let(self.as_f32(value), "x")
 
@@ -133,7 +140,32 @@ class Rows:
         last = [] if self.last is None else [self.code.elements(self.last)]
         return [self.code.elements(self.main), *last]
 
-    def finish(self, row: Number, column: Value, sums: Sequence[Value]) -> None:
+    @cached_property
+    def beside(self) -> list[Node]:
+        """Operands of which a result reads the element in its own place."""
+        node, body = self.matrix.product.node, self.code.spec(self.main).body
+        factors = (self.matrix.x, self.matrix.weight)
+        found = []
+        for number, leaf in enumerate(self.code.spec(self.main).inputs):
+            users = body.users(leaf)
+            alike = (user.shape == node.shape and "elementwise" in user.op.traits for user in users)
+            if number not in factors and sizes(leaf) == sizes(node) and all(alike):
+                found.append(leaf)
+        return found
+
+    def ahead(self, row: Number, column: Value) -> Ahead:
+        """What a result reads besides its sums, asked for before the rows are there."""
+        if not self.beside:
+            return ()
+        own = self.code.elements(self.main)
+        index = self._index(own, row, column)
+        return [(leaf, own.at(leaf, index)) for leaf in self.beside]
+
+    def _index(self, own: StageElements, row: Number, column: Number) -> list[Number]:
+        at = own.places.add(own.places.mul(row, self.matrix.product.n), column)
+        return own.places.split(at, sizes(self.matrix.product.node))
+
+    def finish(self, row: Number, column: Value, sums: Sequence[Value], ahead: Ahead = ()) -> None:
         """Take the sums of a result, one for each tap, to where they go."""
         code, (own, *last) = self.code, self.elements()
         node, body = self.matrix.product.node, code.spec(self.main).body
@@ -143,6 +175,8 @@ class Rows:
                 own.places.mul(row, self.matrix.product.n), own.places.add(column, tap)
             )
             index = own.places.split(at, sizes(node))
+            for leaf, value in ahead:
+                own.give(leaf, value)
             own.give(node, own.registers.reduced("sum", total, node.dtype))
             with own.scope():
                 values = [own.at(output, index) for output in body.outputs]
@@ -170,6 +204,26 @@ class Rows:
         self.code.leave(elements, elements.at(output, index), work.results[0], at)
 
 
+class _Result(NamedTuple):
+    """The result of a thread.
+
+    Attributes:
+        lanes: threads that add it up.
+        number: of the result among the block's; there may be fewer.
+        unit: its vector of columns, among those of a turn.
+        within: its column in that, and its row.
+        row: its row.
+        column: its column, in the first turn.
+    """
+
+    lanes: int
+    number: Value
+    unit: Value
+    within: Value
+    row: Number
+    column: Value
+
+
 class ByColumns(Rows):
     """Columns are neighbours in memory."""
 
@@ -180,12 +234,13 @@ class ByColumns(Rows):
         self.wide = max(1, min(self.share.most, WIDE // taps))
         self.each = code.threads // self.wide
         self.steps = ceil_div(self.k, self.each)
-        self.ahead = max(1, min(AHEAD // taps, self.steps))
+        self.steps_ahead = max(1, min(AHEAD // taps, self.steps))
         self.together = max(1, min(self.m, SUMS // (taps * self.vector)))
         b = self.builder
         self.unit = b.let(b.local % self.wide, "unit")
         self.lane = b.let(b.local // self.wide, "lane")
         self.early: list[list[Value]] = []
+        self.known: Ahead = ()
         self._rooms: dict[int, Memory] = {}
 
     def _room(self, count: int) -> Memory:
@@ -198,7 +253,24 @@ class ByColumns(Rows):
     def prepare(self) -> None:
         """Ask for what can be had before the rows are there."""
         column = self._column(0)
-        self.early = [self._loads(column, step) for step in range(self.ahead)]
+        self.early = [self._loads(column, step) for step in range(self.steps_ahead)]
+        if self.m <= self.together:
+            result = self._result(0, range(self.m))
+            self.known = self.ahead(result.row, result.column)
+
+    def _result(self, first: int, rows: range) -> _Result:
+        """The result that this thread finishes in the first turn, of some from ``first`` on."""
+        b = self.builder
+        per = self.vector * len(rows)
+        results = self.wide * per
+        lanes = min(WARP, power_below(max(1, self.code.threads // results)))
+        number = b.let(b.local // lanes + first)
+        result = b.let(b.min(number, results - 1))
+        unit, within = b.let(result // per), b.let(result % per)
+        own = b.let(b.min(self.share.first + unit, self.n // self.vector - 1))
+        column = b.let(own * self.vector + within % self.vector)
+        row: Number = b.let(within // self.vector + rows.start) if self.m > 1 else 0
+        return _Result(lanes, number, unit, within, row, column)
 
     def _column(self, turn: Number) -> Value:
         """The vector of columns of this thread in a turn; of those that no block has the last."""
@@ -235,7 +307,7 @@ class ByColumns(Rows):
         if early:
             for step, loaded in enumerate(self.early):
                 self._add(sums, rows, step, loaded)
-            done = self.ahead
+            done = self.steps_ahead
         if done < self.steps:
             together = max(1, AHEAD // len(self.taps))
             with b.for_(done, self.steps, together, name="step") as step:
@@ -243,7 +315,7 @@ class ByColumns(Rows):
                 loads = [self._loads(column, number) for number in numbers]
                 for number, loaded in zip(numbers, loads, strict=True):
                     self._add(sums, rows, number, loaded)
-        self._reduce(turn, rows, sums)
+        self._reduce(turn, rows, sums, early=early)
 
     def _add(
         self,
@@ -264,7 +336,12 @@ class ByColumns(Rows):
                     total.set(b.fma(weight, x, total))
 
     def _reduce(
-        self, turn: Number, rows: range, sums: Sequence[Sequence[Sequence[Variable]]]
+        self,
+        turn: Number,
+        rows: range,
+        sums: Sequence[Sequence[Sequence[Variable]]],
+        *,
+        early: bool,
     ) -> None:
         b, code, taps = self.builder, self.code, len(self.taps)
         flat = [total for own in sums for totals in own for total in totals]
@@ -274,29 +351,28 @@ class ByColumns(Rows):
         code.barrier()
         per = self.vector * len(rows)
         results = self.wide * per
-        lanes = min(WARP, power_below(max(1, code.threads // results)))
+        lanes = self._result(0, rows).lanes
         for first in range(0, results, code.threads // lanes):
-            number = b.let(b.local // lanes + first)
-            result = b.let(b.min(number, results - 1))
+            found = self._result(first, rows)
             lane = b.let(b.local % lanes)
-            unit, within = b.let(result // per), b.let(result % per)
             totals = []
             for tap in range(taps):
                 total = b.variable(0.0, "total", dtypes.f32)
                 for at in range(ceil_div(self.each, lanes)):
                     thread = b.let(lane + at * lanes)
                     with b.if_(thread < self.each if (at + 1) * lanes > self.each else None):
-                        own = b.load(memory, (within + tap * per, thread * self.wide + unit))
-                        total.set(total + own)
+                        place = found.within + tap * per, thread * self.wide + found.unit
+                        total.set(total + b.load(memory, place))
                 for mask in _halves(lanes):
                     total.set(total + b.shuffle_xor(total, mask))
                 totals.append(b.let(total))
-            own = b.let(b.index(turn) * self.wide + unit)
-            inside = (own < self.share.count) & (lane == 0) & (number < results)
+            own = b.let(b.index(turn) * self.wide + found.unit)
+            inside = (own < self.share.count) & (lane == 0) & (found.number < results)
             with b.if_(inside):
-                column = b.let((self.share.first + own) * self.vector + within % self.vector)
-                row = b.let(within // self.vector + rows.start)
-                self.finish(row if self.m > 1 else 0, column, totals)
+                vector = b.let(self.share.first + own)
+                column = b.let(vector * self.vector + found.within % self.vector)
+                known = self.known if early and not first else ()
+                self.finish(found.row, column, totals, known)
         code.barrier()
 
 
@@ -316,7 +392,7 @@ class ByTerms(Rows):
         self.columns = max(
             1, min(most, ceil_div(self.share.most, warps), SUMS // (len(self.taps) * self.m))
         )
-        self.ahead = max(1, min(self.steps, 12 // (self.columns * len(self.taps))))
+        self.steps_ahead = max(1, min(self.steps, 12 // (self.columns * len(self.taps))))
         self.lane, self.warp = b.let(b.local % WARP, "lane"), b.let(b.local // WARP, "warp")
         self.across = warps * self.columns
         self.early: list[list[Value]] = []
@@ -324,7 +400,7 @@ class ByTerms(Rows):
     def prepare(self) -> None:
         """Ask for what can be had before the rows are there."""
         columns = self._columns(0)
-        self.early = [self._loads(columns, step) for step in range(self.ahead)]
+        self.early = [self._loads(columns, step) for step in range(self.steps_ahead)]
 
     def _columns(self, turn: Number) -> list[Value]:
         b = self.builder
@@ -353,10 +429,10 @@ class ByTerms(Rows):
         if early:
             for step, loaded in enumerate(self.early):
                 self._add(sums, step, loaded)
-            done = self.ahead
+            done = self.steps_ahead
         if done < self.steps:
-            with b.for_(done, self.steps, self.ahead, name="step") as step:
-                numbers = [b.let(step + i) for i in range(self.ahead)]
+            with b.for_(done, self.steps, self.steps_ahead, name="step") as step:
+                numbers = [b.let(step + i) for i in range(self.steps_ahead)]
                 loads = [self._loads(columns, number) for number in numbers]
                 for number, loaded in zip(numbers, loads, strict=True):
                     self._add(sums, number, loaded)
