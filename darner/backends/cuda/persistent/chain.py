@@ -318,15 +318,18 @@ class _Stages:
         """The chain; None where it cannot be cut."""
         if self.early:
             self._add(None, self.early)
-        waiting = [k for k in self.run if self._is_light(k) and is_update(self.plan.spec(k))]
+        waiting = [k for k in self.run if self._is_light(k) and self._has_effect(k)]
+        waiting = [k for k in waiting if k not in self.early]
         for main in self.mains:
             needed = self._needed(main)
-            # Updates that nobody reads are done where their operands can be there.
+            # What no stage reads is done where its operands can be there.
             for update in [k for k in waiting if k < main]:
                 needed |= {update, *self._needed(update)}
             waiting = [k for k in waiting if k not in needed]
             self._add(main, sorted(needed - set(self.early)))
-        if waiting or not self._is_apart():
+        attentions = (k for k in self.mains if attention_of(self.plan.spec(k)) is not None)
+        shown = any(set(self.plan.kernels[k].results) & self.outside for k in attentions)
+        if waiting or shown or not self._is_apart():
             return None
         specs = {self.plan.kernels[k].spec: self.plan.spec(k) for k in self.run}
         return Chain(
@@ -339,6 +342,11 @@ class _Stages:
             self.count,
             tuple(self.kept.values()),
         )
+
+    def _has_effect(self, number: int) -> bool:
+        """Whether others than the chain see what a kernel makes."""
+        results = self.plan.kernels[number].results
+        return is_update(self.plan.spec(number)) or any(r in self.outside for r in results)
 
     def _needed(self, number: int) -> set[int]:
         """The light kernels that a kernel needs."""

@@ -149,7 +149,9 @@ class Rows:
         for number, leaf in enumerate(self.code.spec(self.main).inputs):
             users = body.users(leaf)
             alike = (user.shape == node.shape and "elementwise" in user.op.traits for user in users)
-            if number not in factors and sizes(leaf) == sizes(node) and all(alike):
+            # What the stage itself makes is not there before.
+            early = number not in factors and self.main.operands[number].what != "local"
+            if early and sizes(leaf) == sizes(node) and all(alike):
                 found.append(leaf)
         return found
 
