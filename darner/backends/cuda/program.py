@@ -79,6 +79,8 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
     """
 
     slack = ALIGNMENT
+    apart: str
+    """Why kernels that could be one are started one by one; nothing where they are one, or there are none."""
 
     def __init__(
         self,
@@ -112,6 +114,7 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
             self.queue.uses(region)
         for number in range(len(plan.kernels)):
             self._bind(number)
+        self.apart = ""
         self._resident = None if self._chain is None else self._bound_chain(self._chain)
 
     # ------------------------------------------------------------- kernels that are one
@@ -123,12 +126,19 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
             self._written[KEY] = written_chain(chain, device.machine)
         return chain
 
-    def _bound_chain(self, chain: Chain) -> Resident:
+    def _bound_chain(self, chain: Chain) -> Resident | None:
+        """The chain, ready to be started; None where the device does not hold all its blocks at once."""
         (stage,) = self._written[KEY].stages
+        kernel = self._kernels[stage.digest][0]
+        with self.device.guard:
+            most = kernel.residents(stage)
+        if most < stage.groups[0]:
+            self.apart = f"'{self.device.machine.name}' holds {most} of its {stage.groups[0]} blocks at a time"
+            return None
         found = Resident(chain, self.device, self.queue, self._argument)
         self._owned.extend(found.owned)
         with self.device.guard:
-            found.bind(self._kernels[stage.digest][0], stage)
+            found.bind(kernel, stage)
         return found
 
     def _argument(self, argument: Argument) -> Region:
@@ -263,10 +273,10 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
 
     def _is_chain(self, number: int, end: int) -> bool:
         """Whether the chain begins with a kernel, and all of it is to be run. Whoever is careful wants to know which kernel fails."""
-        chain = self._chain
-        if chain is None or self.device.careful:
+        resident = self._resident
+        if resident is None or self.device.careful:
             return False
-        return number == chain.first and chain.end <= end
+        return number == resident.chain.first and resident.chain.end <= end
 
     def _launch_chain(self) -> int:
         """Start the chain; the kernel after it."""
