@@ -190,14 +190,11 @@ class _Facts:
             where = {leaf.id: i for i, leaf in enumerate(spec.inputs)}
             rows = [kernel.operands[where[attention.operands[n].base.id]] for n in ("k", "v")]
             return all(self._is_memory(buffer) for buffer in rows)
-        if is_rounding_copy(spec) and self._is_memory(kernel.operands[0]) and self._is_large(spec):
+        copy = is_rounding_copy(spec) and self._is_memory(kernel.operands[0])
+        if copy and self._is_copied_for_attention(kernel.results[0]):
             self.copies[kernel.results[0]] = kernel.operands[0]
-            return self._is_copied_for_attention(kernel.results[0])
+            return True
         return is_light(spec)
-
-    @staticmethod
-    def _is_large(spec: Spec) -> bool:
-        return not is_light(spec)
 
     def _is_memory(self, buffer: int) -> bool:
         """Whether a buffer lies in memory: nothing of the chain has made it but updates in place."""
