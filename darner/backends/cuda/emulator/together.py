@@ -77,7 +77,7 @@ done:
   ret i1 %moving
 }}
 
-; 0 where the block is over, 1 where it only looks, 2 where it did more before, 3 where something is wrong.
+; 0 where the block was over, 1 where it only looks, 2 where it did more before, 3 where something is wrong, 4 where it is over now.
 define internal i32 @advance(ptr %record) nounwind {{
   %states = getelementptr i8, ptr %record, i64 {states}
   %handles = getelementptr i8, ptr %record, i64 {handles}
@@ -125,7 +125,9 @@ go:
   call void @resume(ptr %handles, i32 0, i32 {threads})
   br label %round
 done:
-  ret i32 0
+  %ended = icmp eq i32 %did, 2
+  %told = select i1 %ended, i32 4, i32 0
+  ret i32 %told
 wrong:
   %what = phi i64 [3, %step], [2, %all_come]
   %whose = phi i32 [%first, %step], [0, %all_come]
@@ -164,8 +166,11 @@ loop:
   %wrong = icmp ne i64 %told, 0
   br i1 %wrong, label %fail, label %after
 after:
-  %lives = icmp ne i32 %how, 0
-  %moves = icmp eq i32 %how, 2
+  %looks = icmp eq i32 %how, 1
+  %goes = icmp eq i32 %how, 2
+  %lives = or i1 %looks, %goes
+  %ends = icmp eq i32 %how, 4
+  %moves = or i1 %goes, %ends
   %living = or i1 %alive, %lives
   %moving = or i1 %moved, %moves
   %next = add i64 %g, 1
