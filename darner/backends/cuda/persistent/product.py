@@ -233,7 +233,9 @@ class ByColumns(Rows):
         super().__init__(code, form)
         self.share = shared_out(code, self.n // self.vector)
         taps = len(self.taps)
-        self.wide = max(1, min(self.share.most, WIDE // taps))
+        # Turns of equal width: none has threads without columns, if it can be helped.
+        self.turns = ceil_div(self.share.most, max(1, WIDE // taps))
+        self.wide = ceil_div(self.share.most, self.turns)
         self.each = code.threads // self.wide
         self.steps = ceil_div(self.k, self.each)
         self.steps_ahead = max(1, min(AHEAD // taps, self.steps))
@@ -288,10 +290,9 @@ class ByColumns(Rows):
     def write(self) -> None:
         """Multiply, add up, and take the sums to where they go."""
         b = self.builder
-        turns = ceil_div(self.share.most, self.wide)
         self._turn(0, early=True)
-        if turns > 1:
-            with b.for_(1, turns, name="turn") as turn:
+        if self.turns > 1:
+            with b.for_(1, self.turns, name="turn") as turn:
                 self._turn(turn, early=False)
 
     def _turn(self, turn: Number, *, early: bool) -> None:
