@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from ...codegen.simt.dispatch import Binding, Written
@@ -208,6 +208,20 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
     def nbytes(self) -> int:
         """Bytes of memory besides parameters and states."""
         return super().nbytes + self._inputs.nbytes
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Which kernels are run as one, or why they are not."""
+        chain = self._chain
+        if chain is None:
+            return ()
+        which = f"kernels k{chain.first} to k{chain.end - 1}"
+        if self.apart:
+            return (f"{which} could be one kernel, and are started one by one: {self.apart}",)
+        (stage,) = self._written[KEY].stages
+        return (
+            f"{which} are one kernel of {stage.groups[0]} blocks that stay, in {len(chain.stages)} stages",
+        )
 
     @property
     def kernels(self) -> int:
