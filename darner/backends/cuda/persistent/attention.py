@@ -200,7 +200,7 @@ class Attention:
             mask //= 2
         score: Operand = b.let(total * about.scale)
         if about.softcap is not None:
-            capped = emit("tanh", b, [b.let(score / about.softcap)], [dtypes.f32], dtypes.f32)
+            capped: Operand = emit("tanh", b, [b.let(score / about.softcap)], [dtypes.f32], dtypes.f32)
             score = b.let(capped * about.softcap)
         seen = key < high
         distance = b.as_signed(start + r % about.queries) - b.as_signed(key)

@@ -483,7 +483,7 @@ class _Stage:
     def _light(self, number: int) -> Work:
         kernel, spec = self.plan.kernels[number], self.plan.spec(number)
         operands = tuple(self._read(buffer, gathered=True) for buffer in kernel.operands)
-        results = []
+        results: list[tuple[Place, ...]] = []
         for buffer in kernel.results:
             if is_update(spec):
                 results.append((self._memory(buffer),))

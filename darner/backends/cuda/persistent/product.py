@@ -60,7 +60,8 @@ def shared_out(code: Code, units: int) -> Share:
 
 def numbers_of(code: Code, vector: Value, dtype: DType) -> list[Value]:
     """The numbers of a load of 16 bytes as f32."""
-    b, found = code.builder, []
+    b = code.builder
+    found: list[Value] = []
     for word in b.let(vector).parts:
         if dtype is dtypes.f32:
             found.append(b.let(b.of_bits(word, dtypes.f32)))
@@ -308,8 +309,8 @@ class ByColumns(Rows):
         ]
         done = 0
         if early:
-            for step, loaded in enumerate(self.early):
-                self._add(sums, rows, step, loaded)
+            for known, loaded in enumerate(self.early):
+                self._add(sums, rows, known, loaded)
             done = self.steps_ahead
         if done < self.steps:
             together = max(1, AHEAD // len(self.taps))
@@ -430,8 +431,8 @@ class ByTerms(Rows):
         sums = [[b.variable(0.0, "sum", dtypes.f32) for _ in range(self.m)] for _ in range(count)]
         done = 0
         if early:
-            for step, loaded in enumerate(self.early):
-                self._add(sums, step, loaded)
+            for known, loaded in enumerate(self.early):
+                self._add(sums, known, loaded)
             done = self.steps_ahead
         if done < self.steps:
             with b.for_(done, self.steps, self.steps_ahead, name="step") as step:
