@@ -153,10 +153,7 @@ class Session:
         Where plan and code were kept by an earlier build, it is that build's, and says so (``report.cached``).
         """
         with self._using("report"):
-            chosen = self._runner.chosen({})
-            loaded = chosen.loaded
-            notes = () if loaded is None else loaded.program.notes
-            return chosen.plans.report.with_notes(notes)
+            return self._runner.report()
 
     # ------------------------------------------------------------- inputs
 

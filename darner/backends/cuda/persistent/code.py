@@ -10,6 +10,7 @@ from typing import cast
 
 from ....codegen.ir.index import Number
 from ....codegen.simt.builder import Memory, Operand, Value
+from ....codegen.simt.dispatch import operand_number
 from ....codegen.simt.elements import ThreadElements, ThreadRegisters
 from ....graph import dtypes
 from ....graph.dtypes import DType
@@ -202,7 +203,7 @@ class StageElements(ThreadElements):
             return found(self._flat(node, index))
         if node.id not in self.leaves:
             return super()._element(node, index)
-        place = self.work.operands[int(str(node.name))]
+        place = self.work.operands[operand_number(node)]
         if place.what == "parts":
             raise InternalError("parts of an attention are put together before they are read")
         if place.what == "words":
