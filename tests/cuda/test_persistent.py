@@ -120,6 +120,7 @@ CASES = {
     "factors of bf16": (Decoder(layers=2), "bf16"),
     "three tokens, a head of its own": (Decoder(batch=3, tied=False), "f32"),
     "layers of GPT-2": (Decoder(plain=True, kv_heads=4), "f32"),
+    "odd widths": (Decoder(inner=93, words=57), "f32"),
     "wide heads": (Decoder(heads=2, kv_heads=1, head=40, inner=160), "f32"),
 }
 

@@ -43,24 +43,27 @@ def _below(code: Code, at: Value, count: int, number: int) -> AbstractContextMan
 
 def gather_words(code: Code, source: Place, target: Place) -> None:
     """Bring words that blocks have written to shared memory, as soon as they are there."""
-    b, memory, words = code.builder, code.memory(target), code.words(source, 4)
-    pairs = ceil_div(source.count, 2)
+    b, memory = code.builder, code.memory(target)
+    if source.count % 2:
+
+        def body(at: Value) -> None:
+            word = code.exchange.word(code.words(source), at)
+            b.store(code.of_word(word, source.dtype), memory, at)
+
+        each(code, source.count, body)
+        return
+    words, pairs = code.words(source, 4), source.count // 2
     rounds = ceil_div(pairs, code.threads)
-    # Words of a thread are on their way together; of those that none has, the last are asked for again.
+    # Words of a thread are on their way together; whoever has none left asks for the last again.
     for first in range(0, rounds, MOST_LOOKS):
         some = range(first, min(first + MOST_LOOKS, rounds))
         places = [b.let(b.local + number * code.threads, "pair") for number in some]
-        near = [b.let(b.min(place, pairs - 1)) for place in places]
         with b.if_(places[0] < pairs):
-            found = code.exchange.pairs(words, near) if source.count > 1 else []
-            if source.count == 1:
-                word = code.exchange.word(code.words(source), b.index(0))
-                b.store(code.of_word(word, source.dtype), memory, 0)
-            for place, pair in zip(near, found, strict=False):
+            near = [b.let(b.min(place, pairs - 1)) for place in places]
+            for place, pair in zip(near, code.exchange.pairs(words, near), strict=True):
                 for number, word in enumerate(pair):
-                    at = b.let(place * 2 + number)
-                    with b.if_(at < source.count if source.count % 2 else None):
-                        b.store(code.of_word(word, source.dtype), memory, at)
+                    value = code.of_word(word, source.dtype)
+                    b.store(value, memory, b.let(place * 2 + number))
 
 
 def write_light(code: Code, work: Work) -> None:
