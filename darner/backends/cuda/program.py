@@ -22,7 +22,7 @@ from .inputs import Inputs
 from .interface import DriverError, Event, Launch, Pinned, Recording
 from .kernels import limits_of, written_specs
 from .machine import ALIGNMENT
-from .persistent.chain import Argument, Chain
+from .persistent.forms import Argument, Chain
 from .persistent.running import KEY, Resident, found_chain, written_chain
 from .saved import from_bytes, to_bytes
 from .sharing import array_of

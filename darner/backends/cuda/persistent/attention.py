@@ -21,11 +21,11 @@ from ....graph import dtypes
 from ....graph.dtypes import DType
 from ....graph.errors import InternalError
 from ....lower.specs import sizes
-from .chain import Form, Place, parts_of
 from .code import Code, StageElements
+from .forms import Form, Place, parts_of
 from .light import each
-from .product import numbers_of
 from .roles import attention_of
+from .rows import numbers_of
 
 EACH = 8
 """Numbers of a key that a lane has."""
@@ -200,7 +200,9 @@ class Attention:
             mask //= 2
         score: Operand = b.let(total * about.scale)
         if about.softcap is not None:
-            capped: Operand = emit("tanh", b, [b.let(score / about.softcap)], [dtypes.f32], dtypes.f32)
+            capped: Operand = emit(
+                "tanh", b, [b.let(score / about.softcap)], [dtypes.f32], dtypes.f32
+            )
             score = b.let(capped * about.softcap)
         seen = key < high
         distance = b.as_signed(start + r % about.queries) - b.as_signed(key)

@@ -21,8 +21,8 @@ from ....graph.node import Node
 from ....lower.plan import Spec
 from ..machine import Machine
 from ..printer import Printer
-from .chain import Chain, Place, Work
 from .exchange import Exchange
+from .forms import Chain, Place, Work
 
 LINE = 16
 """What every piece of shared memory begins at a multiple of."""

@@ -10,9 +10,9 @@ from ....graph import dtypes
 from ..machine import Machine
 from ..stage import Stage
 from .attention import Attention, gather_parts
-from .chain import Chain, Form, Place
 from .code import Code
 from .exchange import exchange_of
+from .forms import Chain, Form, Place
 from .light import gather_words, write_light
 from .product import product_in
 from .roles import attention_of, matrix_of

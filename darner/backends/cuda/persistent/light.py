@@ -14,8 +14,8 @@ from ....graph.integers import ceil_div
 from ....graph.node import Node
 from ....lower.roles import is_sum
 from ....lower.specs import sizes
-from .chain import Place, Work
 from .code import WARP, Code, StageElements
+from .forms import Place, Work
 
 UNROLLED = 4
 """Elements of a thread up to which there is no loop over them."""

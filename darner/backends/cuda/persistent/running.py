@@ -15,8 +15,9 @@ from ..device import Device, Queue, address_of
 from ..interface import Kernel, Launch
 from ..machine import Machine
 from ..stage import Stage
-from .chain import Argument, Chain, chain_of
+from .chain import chain_of
 from .code import shape_of
+from .forms import Argument, Chain
 from .kernel import AHEAD, HEAD, width_of, write_chain
 
 WORD_BYTES = 8

@@ -1,0 +1,84 @@
+"""What is known of a plan's buffers while a chain grows, kernel by kernel."""
+
+from __future__ import annotations
+
+from ....lower.plan import Kernel, Plan, Spec
+from .roles import attention_of, is_light, is_rounding_copy, is_update, matrix_of
+
+
+class Facts:
+    """What is known of the buffers of a chain in the making."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.made: dict[int, int] = {}
+        self.read: set[int] = set()
+        self.copies: dict[int, int] = {}
+
+    def is_main(self, number: int) -> bool:
+        """Whether all blocks share the work of a kernel."""
+        spec = self.plan.spec(number)
+        return matrix_of(spec) is not None or attention_of(spec) is not None
+
+    def is_stable(self, buffer: int) -> bool:
+        """Whether nothing of the chain has written a buffer."""
+        return buffer not in self.made
+
+    def admits(self, number: int) -> bool:
+        """Whether a kernel can be the next of the chain; then it is."""
+        kernel, spec = self.plan.kernels[number], self.plan.spec(number)
+        if not self._fits(number, kernel, spec):
+            return False
+        self.read.update(kernel.operands)
+        self.made.update(dict.fromkeys(kernel.results, number))
+        return True
+
+    def _fits(self, number: int, kernel: Kernel, spec: Spec) -> bool:
+        if is_update(spec):
+            return self._fits_update(kernel)
+        if set(kernel.operands) & set(kernel.results):
+            return False
+        matrix = matrix_of(spec)
+        if matrix is not None:
+            return self.is_stable(kernel.operands[matrix.weight])
+        attention = attention_of(spec)
+        if attention is not None:
+            where = {leaf.id: i for i, leaf in enumerate(spec.inputs)}
+            rows = [kernel.operands[where[attention.operands[n].base.id]] for n in ("k", "v")]
+            return all(self._is_memory(buffer) for buffer in rows)
+        copy = is_rounding_copy(spec) and self._is_memory(kernel.operands[0])
+        if copy and self._is_copied_for_attention(kernel.results[0]):
+            self.copies[kernel.results[0]] = kernel.operands[0]
+            return True
+        return is_light(spec)
+
+    def _is_memory(self, buffer: int) -> bool:
+        """Whether a buffer lies in memory: nothing of the chain has made it but updates in place."""
+        buffer = self.copies.get(buffer, buffer)
+        made = self.made.get(buffer)
+        return made is None or is_update(self.plan.spec(made))
+
+    def _is_copied_for_attention(self, buffer: int) -> bool:
+        """Whether only attention reads a copy, as keys or values."""
+        outside = {*self.plan.outputs, *(new for _, new in self.plan.updates)}
+        users = [k for k in self.plan.kernels if buffer in k.operands]
+        for kernel in users:
+            spec = self.plan.spec(kernel)
+            found = attention_of(spec)
+            if found is None:
+                return False
+            names = {leaf.id: i for i, leaf in enumerate(spec.inputs)}
+            q = kernel.operands[names[found.operands["q"].base.id]]
+            if q == buffer:
+                return False
+        return bool(users) and buffer not in outside
+
+    def _fits_update(self, kernel: Kernel) -> bool:
+        """An update in place of what nothing in the chain has read or made."""
+        (result,) = kernel.results
+        return (
+            kernel.operands[0] == result
+            and result not in kernel.operands[1:]
+            and result not in self.read
+            and result not in self.made
+        )
