@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from ....codegen.simt.builder import Memory, Type, Value
 from ....codegen.simt.dispatch import Binding
@@ -16,11 +16,12 @@ from .forms import Chain, Form, Place
 from .light import gather_words, write_light
 from .product import product_in
 from .roles import attention_of, matrix_of
+from .waits import Waiting, Waits, known_words
 
 AHEAD = 2
 """Matrices that a stage brings to the cache for later ones."""
-HEAD = 2 + 4 * AHEAD
-"""Numbers of a stage in the table before its arguments: its form, the cycles that it waits before it looks for words, and of each matrix where it lies, its bytes, and the distance and bytes of a block's share."""
+HEAD = 1 + 4 * AHEAD
+"""Numbers of a stage in the table before its arguments: its form, and of each matrix where it lies, its bytes, and the distance and bytes of a block's share."""
 MOST_COPIED = 4096
 """Elements that a block copies from memory before it waits."""
 TABLE = Binding("scratch", 0)
@@ -38,12 +39,14 @@ def write_chain(chain: Chain, machine: Machine) -> Stage:
     b, width = code.builder, width_of(chain)
     given = Memory("table", dtypes.i64, builder=b)
     launches = Memory("launches", dtypes.u32, builder=b)
+    own = b.let(b.group * known_words(chain), "own")
     count = len(chain.stages) * width
     table = code.shared(dtypes.i64, count, "rows")
     with b.for_(b.local, count, code.threads) as at:
         b.store(b.load(given, at), table, at)
-    tag = b.let(b.load(launches, b.group) + 1, "tag")
+    tag = b.let(b.load(launches, own) + 1, "tag")
     code.exchange = exchange_of(b, tag, machine)
+    waits = Waits(code, launches, own)
     for place in chain.kept:
         code.memory(place)
     code.barrier()
@@ -52,11 +55,10 @@ def write_chain(chain: Chain, machine: Machine) -> Stage:
         kind = b.let(b.zext(b.narrowed(b.load(table, row)), b.index(0).type), "kind")
         began = code.exchange.clock()
         _prefetch(code, table, row)
-        wait = b.let(b.narrowed(b.load(table, row + 1)))
 
-        def body(number: int, row: Value = row, began: Value = began, wait: Value = wait) -> None:
+        def body(number: int, row: Value = row, began: Value = began) -> None:
             with code.stage(number):
-                _write_stage(code, chain.forms[number], table, row, (began, wait))
+                _write_stage(code, chain.forms[number], table, row, Waiting(waits, number, began))
 
         if len(chain.forms) > 1:
             b.switch(kind, len(chain.forms), body)
@@ -65,7 +67,8 @@ def write_chain(chain: Chain, machine: Machine) -> Stage:
         code.barrier()
     # Every block counts for itself, so none can be ahead of another's count.
     with b.if_(b.local == 0):
-        b.store(tag, launches, b.group)
+        b.store(tag, launches, own)
+    waits.keep()
     code.close()
     bound = [(given, TABLE), (launches, LAUNCHES)]
     made: Stage = b.finish(code.shape.blocks, bound)
@@ -76,7 +79,7 @@ def _prefetch(code: Code, table: Memory, row: Value) -> None:
     """A share of what later stages read, whichever block will read it."""
     b = code.builder
     with b.if_(b.local < AHEAD):
-        at = b.let(row + (b.local * 4 + 2))
+        at = b.let(row + (b.local * 4 + 1))
         address, whole, each, brought = (b.let(b.load(table, at + i)) for i in range(4))
         start = b.let(b.zext(b.group, address_type(code)) * each)
         with b.if_(start < whole):
@@ -89,14 +92,14 @@ def address_type(code: Code) -> Type:
     return code.builder.constant(0, dtypes.i64).type
 
 
-def _write_stage(code: Code, form: Form, table: Memory, row: Value, waits: Sequence[Value]) -> None:
+def _write_stage(code: Code, form: Form, table: Memory, row: Value, waiting: Waiting) -> None:
     b = code.builder
     for number in range(form.arguments):
         at = b.let(row + (HEAD + 2 * number))
         address, nbytes = b.let(b.load(table, at)), b.let(b.load(table, at + 1))
         b.found_at(code.argument(number), address, nbytes)
     if form.main is None:
-        _write_light(code, form, waits)
+        _write_light(code, form, waiting)
         return
     matrix = matrix_of(code.spec(form.main))
     if matrix is None:
@@ -104,14 +107,14 @@ def _write_stage(code: Code, form: Form, table: Memory, row: Value, waits: Seque
         items = attention.items
         # Blocks without a part have nothing to wait for.
         with b.if_(b.index(code.shape.blocks - 1) - b.group < items):
-            _write_light(code, form, waits)
+            _write_light(code, form, waiting)
             attention.write()
         return
     product = product_in(code, form)
 
     def run() -> None:
         product.prepare()
-        _write_light(code, form, waits)
+        _write_light(code, form, waiting)
         product.write()
 
     _if_any(code, product.share.count, product.share.first, run)
@@ -137,17 +140,18 @@ def _copied(code: Code, form: Form) -> Iterator[Place]:
     yield from (place for place in found if place not in written)
 
 
-def _write_light(code: Code, form: Form, waits: Sequence[Value]) -> None:
+def _write_light(code: Code, form: Form, waiting: Waiting) -> None:
     """Bring what other blocks have written, and compute what every block computes for itself."""
     if form.gathers:
         # What lies in memory is read while other blocks are at work.
         for place in _copied(code, form):
             code.copy(place)
-        code.exchange.hold(*waits)
+        waiting.begin()
     for source, target in form.gathers:
         gather = gather_words if source.what == "words" else gather_parts
         gather(code, source, target)
     if form.gathers:
         code.barrier()
+        waiting.end()
     for work in form.light:
         write_light(code, work)

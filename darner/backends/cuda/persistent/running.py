@@ -19,6 +19,7 @@ from .chain import chain_of
 from .code import shape_of
 from .forms import Argument, Chain
 from .kernel import AHEAD, HEAD, width_of, write_chain
+from .waits import known_words
 
 WORD_BYTES = 8
 KEY = "chain"
@@ -48,9 +49,6 @@ class Resident:
         device: where.
         queue: the program's.
         regions: where a buffer of the plan lies, or where a kernel tells of faults.
-
-    Attributes:
-        holds: cycles that a stage waits before it looks for words, by its form.
     """
 
     def __init__(self, chain: Chain, device: Device, queue: Queue, regions: REGION) -> None:
@@ -60,11 +58,11 @@ class Resident:
         self._table = device.region(8 * self._width * len(chain.stages), "stages of a chain")
         self._words = device.region(WORD_BYTES * max(2, chain.words), "words of a chain")
         shape = shape_of(device.machine)
-        self._launches = device.region(4 * shape.blocks, "launches of a chain")
+        kept = 4 * shape.blocks * known_words(chain)
+        self._launches = device.region(kept, "launches of a chain")
         self.owned = (self._table, self._words, self._launches)
         for region in self.owned:
             queue.uses(region)
-        self.holds = [0] * len(chain.forms)
         self.stale = True
         self.launch: Launch | None = None
 
@@ -88,13 +86,13 @@ class Resident:
         chain = self.chain
         rows = np.zeros((len(chain.stages), self._width), np.int64)
         for row, (form, arguments) in zip(rows, chain.stages, strict=True):
-            row[0], row[1] = form, self.holds[form]
+            row[0] = form
             for number, argument in enumerate(arguments):
                 at = HEAD + 2 * number
                 row[at : at + 2] = self._where(argument)
         for stage, later in enumerate(self._ahead()):
             for number, one in enumerate(later):
-                at = 2 + 4 * number
+                at = 1 + 4 * number
                 rows[stage, at : at + 4] = self._brought(chain.weights[one])
         return rows
 
