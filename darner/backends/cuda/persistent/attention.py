@@ -5,8 +5,9 @@ A block reads each key and value of its part once, for all queries of the heads 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,8 +21,9 @@ from ....codegen.simt.machine import power_above
 from ....graph import dtypes
 from ....graph.dtypes import DType
 from ....graph.errors import InternalError
+from ....graph.integers import ceil_div
 from ....lower.specs import sizes
-from .code import Code, StageElements
+from .code import WARP, Code, StageElements
 from .forms import Form, Place, parts_of
 from .light import each
 from .roles import attention_of
@@ -29,9 +31,37 @@ from .rows import numbers_of
 
 EACH = 8
 """Numbers of a key that a lane has."""
+TOGETHER = 8
+"""Groups of lanes whose sums are read at a time."""
+MOST_TOUCHED = 4
+"""Keys of a group of lanes that are brought near before a block waits."""
 LEAST_EXPONENT = -87.0
 FARTHEST = 1 << 29
 LOWEST = float(np.finfo(np.float32).min)
+
+
+class Part(NamedTuple):
+    """A part of the keys of a head.
+
+    Attributes:
+        item: its number.
+        head: the head of keys, of the whole batch.
+        part: which part.
+        batch: of the head.
+        kv: the head among those of its batch.
+        start: where the first query stands among the keys.
+        low: the first key.
+        high: what is behind the last.
+    """
+
+    item: Value
+    head: Value
+    part: Value
+    batch: Value
+    kv: Value
+    start: Value
+    low: Value
+    high: Value
 
 
 class Attention:
@@ -60,9 +90,21 @@ class Attention:
         b = self.builder
         self.lane = b.let(b.local % self.lanes, "lane")
         self.own = b.let(b.local // self.lanes, "group")
+        self.known: Part | None = None
 
     def prepare(self) -> None:
-        """Nothing: what a block reads depends on what it has written."""
+        """Bring keys and values near, where a block has one part of them; what the stage replaces of them is read later."""
+        if self.items > self.code.shape.blocks:
+            return
+        b = self.builder
+        self.known = self._part_of(b.let(b.index(self.code.shape.blocks - 1) - b.group, "item"))
+        most = ceil_div(ceil_div(self.about.keys, self.parts), self.groups)
+        for number in range(min(most, MOST_TOUCHED)):
+            key = b.let(self.known.low + (self.own + number * self.groups))
+            near = b.let(b.min(key, self.about.keys - 1))
+            for name in ("k", "v"):
+                memory, at = self._vectors(name, self.known, near)
+                self.code.exchange.touch(memory, at)
 
     @property
     def items(self) -> int:
@@ -79,8 +121,19 @@ class Attention:
     def write(self) -> None:
         """The parts of this block: the last blocks have them, as the first have more of the products."""
         b, blocks = self.builder, self.code.shape.blocks
+        if self.known is not None:
+            self._write_part(self.known)
+            return
         with b.for_(b.index(blocks - 1) - b.group, self.items, blocks, name="item") as item:
-            self._write_item(item)
+            self._write_part(self._part_of(item))
+
+    def _part_of(self, item: Value) -> Part:
+        """The part of the keys that an item is."""
+        b, about = self.builder, self.about
+        head, part = b.let(item // self.parts, "head"), b.let(item % self.parts, "part")
+        batch, kv = b.let(head // about.kv_heads), b.let(head % about.kv_heads)
+        start = self._start(self.code.elements(self.work), batch)
+        return Part(item, head, part, batch, kv, start, *self._range(start, part))
 
     def _start(self, elements: StageElements, batch: Value) -> Value:
         """Where the first query stands among the keys."""
@@ -92,27 +145,22 @@ class Attention:
         found = elements.places.clamp(elements.integer(node, index), -FARTHEST, FARTHEST)
         return b.let(b.as_signed(elements.places.value(found)), "start")
 
-    def _write_item(self, item: Value) -> None:
-        code, b, about = self.code, self.builder, self.about
-        head, part = b.let(item // self.parts, "head"), b.let(item % self.parts, "part")
-        batch, kv = b.let(head // about.kv_heads), b.let(head % about.kv_heads)
-        start = self._start(code.elements(self.work), batch)
-        queries = self._queries(batch, kv)
-        low, high = self._range(start, part)
+    def _write_part(self, part: Part) -> None:
+        b, about = self.builder, self.about
+        queries = self._queries(part.batch, part.kv)
         tops = [b.variable(LOWEST, "top", dtypes.f32) for _ in range(self.rows)]
         totals = [b.variable(0.0, "total", dtypes.f32) for _ in range(self.rows)]
         sums = [[b.variable(0.0, "sum", dtypes.f32) for _ in range(EACH)] for _ in range(self.rows)]
-        first = b.variable(low, "first")
-        with b.while_(lambda: first < high):
+        first = b.variable(part.low, "first")
+        with b.while_(lambda: first < part.high):
             key = b.let(first + self.own, "key")
             near = b.let(b.min(key, about.keys - 1))
-            keys = self._numbers("k", batch, kv, near)
-            values = self._numbers("v", batch, kv, near)
+            keys, values = (self._numbers(name, part, near) for name in ("k", "v"))
             for r in range(self.rows):
-                score = self._score(queries, r, keys, key, start, high)
+                score = self._score(queries, r, keys, key, part)
                 self._add(score, values, tops[r], totals[r], sums[r])
             first.set(first + self.groups)
-        self._together(item, tops, totals, sums)
+        self._together(part, tops, totals, sums)
 
     def _queries(self, batch: Value, kv: Value) -> Memory:
         """The queries of the heads that share keys, as f32."""
@@ -156,19 +204,24 @@ class Attention:
         first = b.let(b.min(begin + part * length, end), "low")
         return first, b.let(b.min(first + length, end), "high")
 
-    def _numbers(self, name: str, batch: Value, kv: Value, key: Value) -> list[Value]:
-        """The numbers of a key or value that this lane has, as f32."""
+    def _vectors(self, name: str, part: Part, key: Value) -> tuple[Memory, Value]:
+        """Where the numbers of a key or value that this lane has lie, in items of 16 bytes."""
         code, b, about = self.code, self.builder, self.about
         place, offset = self.place(name)
-        strides, size = about.operands[name].strides, place.dtype.itemsize
-        each_item = 16 // size
+        strides = about.operands[name].strides
         lane = self.lane
         if self.lanes * EACH != self.width:
             lane = b.let(b.min(lane, self.width // EACH - 1))
-        start = batch * strides[0] + kv * strides[1] + key * strides[2] + lane * EACH + offset
-        at = b.let(start // each_item)
-        memory = code.vectors(place)
-        loads = [b.let(b.load(memory, at + i)) for i in range(EACH // each_item)]
+        start = part.batch * strides[0] + part.kv * strides[1] + key * strides[2]
+        at = b.let((start + (lane * EACH + offset)) // (16 // place.dtype.itemsize))
+        return code.vectors(place), at
+
+    def _numbers(self, name: str, part: Part, key: Value) -> list[Value]:
+        """The numbers of a key or value that this lane has, as f32."""
+        code, b = self.code, self.builder
+        place, _ = self.place(name)
+        memory, at = self._vectors(name, part, key)
+        loads = [b.let(b.load(memory, at + i)) for i in range(EACH * place.dtype.itemsize // 16)]
         found = [number for load in loads for number in numbers_of(code, load, place.dtype)]
         elements = code.elements(self.work)
         for wanted in place.rounded:
@@ -182,7 +235,7 @@ class Attention:
 
     # many parameters: what a score depends on.
     def _score(
-        self, queries: Memory, r: int, keys: Sequence[Value], key: Value, start: Value, high: Value
+        self, queries: Memory, r: int, keys: Sequence[Value], key: Value, part: Part
     ) -> Value:
         """A score: the product of all lanes of the key, scale, cap, and what hides it."""
         b, about = self.builder, self.about
@@ -204,8 +257,8 @@ class Attention:
                 "tanh", b, [b.let(score / about.softcap)], [dtypes.f32], dtypes.f32
             )
             score = b.let(capped * about.softcap)
-        seen = key < high
-        distance = b.as_signed(start + r % about.queries) - b.as_signed(key)
+        seen = key < part.high
+        distance = b.as_signed(part.start + r % about.queries) - b.as_signed(key)
         if about.causal:
             seen = seen & (distance >= 0)
         if about.window is not None:
@@ -243,26 +296,32 @@ class Attention:
     # many parameters: what all groups of lanes have found.
     def _together(
         self,
-        item: Value,
+        part: Part,
         tops: Sequence[Variable],
         totals: Sequence[Variable],
         sums: Sequence[Sequence[Variable]],
     ) -> None:
         """The sums of all groups as one, to where they go."""
         code, b, rows = self.code, self.builder, self.rows
-        width = self.lanes * EACH
-        peaks = code.shared(dtypes.f32, (rows, self.groups), "tops")
+        width, warps = self.lanes * EACH, code.threads // WARP
+        peaks = code.shared(dtypes.f32, (rows, warps), "tops")
         whole = code.shared(dtypes.f32, (rows, self.groups), "totals")
         parts = code.shared(dtypes.f32, (rows, self.groups, width), "parts")
         highest = code.shared(dtypes.f32, rows, "highest")
-        with b.if_(self.lane == 0):
-            for r, top in enumerate(tops):
-                b.store(top, peaks, (r, self.own))
+        for r, top in enumerate(tops):
+            peak = b.let(top)
+            mask = self.lanes
+            while mask < WARP:
+                peak = b.let(b.max(peak, b.shuffle_xor(peak, mask)))
+                mask *= 2
+            with b.if_(b.local % WARP == 0):
+                b.store(peak, peaks, (r, b.local // WARP))
         code.barrier()
         for r in range(rows):
-            peak = b.variable(LOWEST, "peak", dtypes.f32)
-            with b.for_(0, self.groups, name="g") as g:
-                peak.set(b.max(peak, b.load(peaks, (r, g))))
+            found = [b.let(b.load(peaks, (r, w))) for w in range(warps)]
+            peak = found[0]
+            for other in found[1:]:
+                peak = b.let(b.max(peak, other))
             factor = self._exp(tops[r] - peak)
             with b.if_(b.local == 0):
                 b.store(peak, highest, r)
@@ -271,7 +330,6 @@ class Attention:
             for i, own in enumerate(sums[r]):
                 b.store(own * factor, parts, (r, self.own, self.lane * EACH + i))
         code.barrier()
-        head, part = b.let(item // self.parts), b.let(item % self.parts)
         (places,) = self.work.results
         words = code.words(places[0])
         record = self.width + 2
@@ -279,17 +337,33 @@ class Attention:
         def body(at: Value) -> None:
             row, number = b.let(at // record), b.let(at % record)
             value = b.variable(0.0, "value", dtypes.f32)
-            with b.if_(number < self.width), b.for_(0, self.groups, name="g") as g:
-                value.set(value + b.load(parts, (row, g, number)))
+            with b.if_(number < self.width):
+                value.set(self._added(lambda g: b.load(parts, (row, g, number))))
             with b.if_(number == self.width):
                 value.set(b.load(highest, row))
-            with b.if_(number > self.width), b.for_(0, self.groups, name="g") as g:
-                value.set(value + b.load(whole, (row, g)))
-            at_word = b.let(((head * rows + row) * self.parts + part) * record + number)
+            with b.if_(number > self.width):
+                value.set(self._added(lambda g: b.load(whole, (row, g))))
+            at_word = b.let(((part.head * rows + row) * self.parts + part.part) * record + number)
             code.exchange.put(b.let(b.bits(value)), words, at_word)
 
         each(code, rows * record, body)
         code.barrier()
+
+    def _added(self, read: Callable[[Number], Value]) -> Value:
+        """The sum of what all groups of lanes have, several of which are read at a time."""
+        b = self.builder
+        total = b.variable(0.0, "total", dtypes.f32)
+        whole = self.groups // TOGETHER * TOGETHER
+
+        def add(numbers: Sequence[Number]) -> None:
+            for value in [b.let(read(number)) for number in numbers]:
+                total.set(total + value)
+
+        if whole:
+            with b.for_(0, whole, TOGETHER, name="g") as g:
+                add([b.let(g + i) for i in range(TOGETHER)])
+        add([b.index(g) for g in range(whole, self.groups)])
+        return b.let(total)
 
 
 # --------------------------------------------------------------------------- putting parts together

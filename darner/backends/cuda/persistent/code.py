@@ -16,7 +16,7 @@ from ....graph import dtypes
 from ....graph.dtypes import DType
 from ....graph.errors import InternalError
 from ....graph.graph import Graph
-from ....graph.integers import round_up
+from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ..machine import Machine
@@ -134,8 +134,13 @@ class Code:
         source = self.memory(place)
         target = self.shared(place.dtype, place.count, "copy")
         registers = ThreadRegisters(self.builder)
-        with self.builder.for_(self.builder.local, place.count, self.threads) as at:
-            registers.store(registers.load(source, at, place.dtype), target, at, place.dtype)
+        b, rounds = self.builder, ceil_div(place.count, self.threads)
+        # All are on their way before the first is there.
+        places = [b.let(b.local + number * self.threads) for number in range(rounds)]
+        near = [b.let(b.min(at, place.count - 1)) for at in places]
+        values = [b.let(registers.load(source, at, place.dtype)) for at in near]
+        for at, value in zip(near, values, strict=True):
+            registers.store(value, target, at, place.dtype)
         self._copies[place] = target
 
     def words(self, place: Place, vector: int = 2) -> Memory:

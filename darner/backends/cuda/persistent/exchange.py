@@ -54,6 +54,10 @@ class Exchange(Protocol):
         """Bring memory to the device's cache; both are multiples of 16."""
         ...
 
+    def touch(self, memory: Memory, at: Value) -> None:
+        """Bring an item near, to the processor's own cache: nobody waits for it."""
+        ...
+
 
 class CardExchange:
     """By instructions that are relaxed and one access each.
@@ -124,6 +128,12 @@ class CardExchange:
                 self.builder.ir, text, [], [self.builder.raw(address), self.builder.raw(nbytes)]
             )
 
+    def touch(self, memory: Memory, at: Value) -> None:
+        """See ``Exchange``."""
+        b = self.builder
+        address = b.address(memory, memory.type, b.index(at))
+        assembly(b.ir, "{ .reg .b32 x; ld.global.b32 x, [$0]; }", [], [address])
+
 
 class EmulatedExchange:
     """By plain loads and stores: one thread runs at a time."""
@@ -169,6 +179,9 @@ class EmulatedExchange:
 
     def prefetch(self, address: Value, nbytes: Value) -> None:
         """See ``Exchange``: there is no cache."""
+
+    def touch(self, memory: Memory, at: Value) -> None:
+        """See ``Exchange``: nor is anything far."""
 
 
 def exchange_of(builder: Printer, tag: Value, machine: Machine) -> Exchange:

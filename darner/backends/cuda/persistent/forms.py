@@ -88,7 +88,7 @@ class Chain:
         specs: by digest.
         forms: of its stages.
         stages: for each the number of its form, and its arguments.
-        weights: for each stage the buffer of its matrix; -1 where it has none.
+        reads: for each stage the buffers that it reads in whole.
         words: how many are handed over.
         kept: what is computed once.
     """
@@ -98,7 +98,7 @@ class Chain:
     specs: Mapping[str, Spec] = field(hash=False)
     forms: tuple[Form, ...]
     stages: tuple[tuple[int, tuple[Argument, ...]], ...]
-    weights: tuple[int, ...]
+    reads: tuple[tuple[int, ...], ...]
     words: int
     kept: tuple[Place, ...]
 

@@ -15,15 +15,14 @@ from .exchange import exchange_of
 from .forms import Chain, Form, Place
 from .light import gather_words, write_light
 from .product import product_in
-from .roles import attention_of, matrix_of
+from .roles import matrix_of
+from .stages import MOST_COPIED
 from .waits import Waiting, Waits, known_words
 
-AHEAD = 2
-"""Matrices that a stage brings to the cache for later ones."""
+AHEAD = 6
+"""Values that a stage brings to the cache for later ones."""
 HEAD = 1 + 4 * AHEAD
 """Numbers of a stage in the table before its arguments: its form, and of each matrix where it lies, its bytes, and the distance and bytes of a block's share."""
-MOST_COPIED = 4096
-"""Elements that a block copies from memory before it waits."""
 TABLE = Binding("scratch", 0)
 LAUNCHES = Binding("scratch", 1)
 
@@ -107,6 +106,7 @@ def _write_stage(code: Code, form: Form, table: Memory, row: Value, waiting: Wai
         items = attention.items
         # Blocks without a part have nothing to wait for.
         with b.if_(b.index(code.shape.blocks - 1) - b.group < items):
+            attention.prepare()
             _write_light(code, form, waiting)
             attention.write()
         return
@@ -128,9 +128,7 @@ def _if_any(code: Code, count: Value, first: Value, run: Callable[[], None]) -> 
 
 def _copied(code: Code, form: Form) -> Iterator[Place]:
     """What kernels read of memory besides matrices, keys and values, and is small."""
-    works = [*form.light]
-    if form.main is not None and attention_of(code.spec(form.main)) is not None:
-        works.append(form.main)
+    works = form.light
     found: dict[Place, None] = {}
     written = {place for work in works for places in work.results for place in places}
     for work in works:

@@ -25,7 +25,7 @@ WORD_BYTES = 8
 KEY = "chain"
 """Under which a program keeps a chain's code, beside that of its kernels by their specs."""
 CACHED = 12 << 20
-"""Bytes of matrices that are brought to the device's cache before their stages begin."""
+"""Bytes that are brought to the device's cache before their stages begin."""
 LINE = 128
 REGION = Callable[[Argument], Region]
 
@@ -93,7 +93,7 @@ class Resident:
         for stage, later in enumerate(self._ahead()):
             for number, one in enumerate(later):
                 at = 1 + 4 * number
-                rows[stage, at : at + 4] = self._brought(chain.weights[one])
+                rows[stage, at : at + 4] = self._brought(one)
         return rows
 
     def _where(self, argument: Argument) -> tuple[int, int]:
@@ -105,7 +105,7 @@ class Resident:
         return address_of(region), max(least, round_up(region.nbytes, 16))
 
     def _brought(self, buffer: int) -> tuple[int, int, int, int]:
-        """Where a matrix lies, its bytes, and of each block's share how far it is from the last one's and how much of it is brought."""
+        """Where a buffer lies, its bytes, and of each block's share how far it is from the last one's and how much of it is brought."""
         region = self._regions(Argument("buffer", buffer))
         blocks = shape_of(self.device.machine).blocks
         whole = region.nbytes // 16 * 16
@@ -114,22 +114,20 @@ class Resident:
         return address_of(region), whole, each, min(each, most)
 
     def _ahead(self) -> Sequence[Sequence[int]]:
-        """For each stage the later ones whose matrices it brings to the cache."""
-        weights = self.chain.weights
-        sizes = [
-            0 if w < 0 else min(CACHED, self._regions(Argument("buffer", w)).nbytes)
-            for w in weights
-        ]
+        """For each stage the buffers of later ones that it brings to the cache, in their order."""
+        later = [(stage, buffer) for stage, some in enumerate(self.chain.reads) for buffer in some]
+        sizes = [min(CACHED, self._regions(Argument("buffer", b)).nbytes) for _, b in later]
         found: list[list[int]] = []
-        following = 0
-        for stage in range(len(weights)):
+        following = behind = 0
+        for stage in range(len(self.chain.stages)):
             some: list[int] = []
-            following = max(following, stage + 1)
-            while following < len(weights) and len(some) < AHEAD:
-                if sum(sizes[stage + 1 : following + 1]) > 2 * CACHED:
+            while behind < len(later) and later[behind][0] <= stage:
+                behind += 1
+            following = max(following, behind)
+            while following < len(later) and len(some) < AHEAD:
+                if sum(sizes[behind : following + 1]) > 2 * CACHED:
                     break
-                if sizes[following]:
-                    some.append(following)
+                some.append(later[following][1])
                 following += 1
             found.append(some)
         return found

@@ -12,6 +12,8 @@ from .facts import Facts
 from .forms import Argument, Chain, Form, Place, What, Work, part_words
 from .roles import attention_of, is_update, matrix_of, tail_of
 
+MOST_COPIED = 4096
+"""Elements that a block copies from memory before it waits."""
 KEPT_BYTES = 32 << 10
 """Bytes of what every block computes once and keeps."""
 
@@ -39,7 +41,7 @@ class Stages:
         self.early = self._early()
         self.forms: dict[Form, int] = {}
         self.rows: list[tuple[int, tuple[Argument, ...]]] = []
-        self.weights: list[int] = []
+        self.reads: list[tuple[int, ...]] = []
 
     def _tails(self) -> Iterator[tuple[int, int]]:
         """For products the element-wise kernels that are done where they are."""
@@ -120,7 +122,7 @@ class Stages:
             specs,
             tuple(self.forms),
             tuple(self.rows),
-            tuple(self.weights),
+            tuple(self.reads),
             self.count,
             tuple(self.kept.values()),
         )
@@ -165,7 +167,7 @@ class Stages:
             return
         number = self.forms.setdefault(form, len(self.forms))
         self.rows.append((number, tuple(stage.arguments)))
-        self.weights.append(stage.weight)
+        self.reads.append(stage.reads)
 
     def words_of(self, buffer: int, count: int) -> int:
         """The number of the first word of a value."""
@@ -186,7 +188,6 @@ class _Stage:
         self.gathers: dict[int, tuple[Place, Place]] = {}
         self.local: dict[int, Place] = {}
         self.locals = 0
-        self.weight = -1
 
     def form(self) -> Form | None:
         """What its code depends on."""
@@ -198,7 +199,6 @@ class _Stage:
             matrix = matrix_of(spec)
             keep = set()
             if matrix is not None:
-                self.weight = kernel.operands[matrix.weight]
                 keep = {matrix.x}
             else:
                 attention = attention_of(spec)
@@ -215,6 +215,20 @@ class _Stage:
                 tail = Work(plan.kernels[last].spec, (), self._results(last), self._fault(last))
         gathers = tuple(self.gathers.values())
         return Form(gathers, light, main, tail, len(self.arguments))
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """The buffers that it reads in whole: matrices, keys and values, and what is small."""
+        if self.main is None:
+            return ()
+        first = self.stages.copies
+        kernels = [self.plan.kernels[k] for k in (self.main, *self.light)]
+        found = dict.fromkeys(first.get(b, b) for kernel in kernels for b in kernel.operands)
+        whole = {first.get(b, b) for b in self.plan.kernels[self.main].operands}
+        given = {a.number for a in self.arguments if a.what == "buffer"}
+        return tuple(
+            b for b in found if b in given and (b in whole or _count(self.plan, b) <= MOST_COPIED)
+        )
 
     def _argument(self, argument: Argument) -> int:
         if argument not in self.arguments:
