@@ -70,7 +70,7 @@ class Code:
         self.builder = cast(Printer, machine.builder(self.threads))
         self.builder.together = True
         self._pool = self.builder.dynamic_shared(LINE)
-        self._at = self._most = self._form = 0
+        self._at = self._most = self._form = self._busy = 0
         self._kept: dict[int, Memory] = {}
         self._local: dict[int, Memory] = {}
         self._copies: dict[Place, Memory] = {}
@@ -105,7 +105,7 @@ class Code:
     @contextmanager
     def stage(self, form: int) -> Iterator[None]:
         """The code of the stages of a form: its shared memory is given back, and what its elements know is forgotten."""
-        self._form = form
+        self._form, self._busy = form, 0
         start, scopes = self._at, list(self.builder.scopes)
         try:
             yield
@@ -114,6 +114,14 @@ class Code:
             self._local.clear()
             self._copies.clear()
             self.builder.scopes[:] = scopes
+
+    def next_threads(self, count: int) -> Value:
+        """Numbers of the block's threads from those on that had the least to do so far: those below ``count`` are to do something."""
+        b, shift = self.builder, self._busy
+        self._busy = (shift + round_up(count, WARP)) % self.threads
+        if not shift:
+            return b.local
+        return b.let(b.choose(b.local >= shift, b.local - shift, b.local + (self.threads - shift)))
 
     # ------------------------------------------------------------- values
 

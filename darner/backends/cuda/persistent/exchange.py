@@ -6,8 +6,9 @@ and no word needs to be cleared. Every value has words of its own, so none is wr
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 from ....codegen.simt.builder import Memory, Value
 from ..emulator.printer import EmulatedPrinter
@@ -19,6 +20,22 @@ MOST_LOOKS = 1 << 22
 """Times that a thread looks for a word before the launch stops with an error: about a second."""
 PREFETCHES = (9, 0)
 """The first generation that brings many lines to its cache by one instruction."""
+
+
+class Asked(NamedTuple):
+    """A word on its way.
+
+    Attributes:
+        word: what it was.
+        tag: beside it.
+        memory: where it lies.
+        at: its number there.
+    """
+
+    word: Value
+    tag: Value
+    memory: Memory
+    at: Value
 
 
 class Exchange(Protocol):
@@ -42,6 +59,14 @@ class Exchange(Protocol):
         """A word, once it is there."""
         ...
 
+    def asked(self, memory: Memory, at: Value) -> Asked:
+        """A word as it is now, which nobody waits for before ``settled``."""
+        ...
+
+    def settled(self, asked: Asked) -> Value:
+        """That word, once it is there."""
+        ...
+
     def clock(self) -> Value:
         """The time in cycles, as a number that wraps around."""
         ...
@@ -59,7 +84,31 @@ class Exchange(Protocol):
         ...
 
 
-class CardExchange:
+class Settling:
+    """What all ways have in common.
+
+    Attributes:
+        builder: where the code goes.
+        tag: of this launch.
+    """
+
+    builder: Printer
+    tag: Value
+
+    @abstractmethod
+    def word(self, memory: Memory, at: Value) -> Value:
+        """See ``Exchange``."""
+
+    def settled(self, asked: Asked) -> Value:
+        """See ``Exchange``."""
+        b = self.builder
+        found = b.variable(asked.word, "word")
+        with b.if_(asked.tag != self.tag):
+            found.set(self.word(asked.memory, asked.at))
+        return b.let(found)
+
+
+class CardExchange(Settling):
     """By instructions that are relaxed and one access each.
 
     Args:
@@ -111,6 +160,14 @@ class CardExchange:
         """See ``Exchange``."""
         return self._looked(memory, [at], 1)[0]
 
+    def asked(self, memory: Memory, at: Value) -> Asked:
+        """See ``Exchange``."""
+        b = self.builder
+        address = b.address(memory, memory.type, b.index(at))
+        text = "{ .reg .b64 x; ld.relaxed.gpu.global.b64 x, [$2]; mov.b64 {$0, $1}, x; }"
+        word, tag = assembly(b.ir, text, [I32, I32], [address])
+        return Asked(b.held(word), b.held(tag), memory, at)
+
     def clock(self) -> Value:
         """See ``Exchange``."""
         return self.builder.held(assembly(self.builder.ir, "mov.u32 $0, %clock;", [I32])[0])
@@ -135,7 +192,7 @@ class CardExchange:
         assembly(b.ir, "{ .reg .b32 x; ld.global.b32 x, [$0]; }", [], [address])
 
 
-class EmulatedExchange:
+class EmulatedExchange(Settling):
     """By plain loads and stores: one thread runs at a time."""
 
     def __init__(self, builder: EmulatedPrinter, tag: Value) -> None:
@@ -169,6 +226,11 @@ class EmulatedExchange:
     def word(self, memory: Memory, at: Value) -> Value:
         """See ``Exchange``."""
         return self._looked(memory, [at])[0]
+
+    def asked(self, memory: Memory, at: Value) -> Asked:
+        """See ``Exchange``."""
+        both = self.builder.let(memory[at])
+        return Asked(self.builder.let(both[0]), self.builder.let(both[1]), memory, at)
 
     def clock(self) -> Value:
         """See ``Exchange``."""

@@ -105,10 +105,10 @@ class Chain:
 
 # --------------------------------------------------------------------------- parts of an attention
 
-MOST_PARTS = 8
+MOST_PARTS = 12
 FEWEST_KEYS = 32
 """Keys of a part at least."""
-MOST_PART_WORDS = 6000
+MOST_PART_WORDS = 6600
 """Words that every block reads of the parts of an attention, if it can be helped."""
 
 

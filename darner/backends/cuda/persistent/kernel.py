@@ -151,5 +151,13 @@ def _write_light(code: Code, form: Form, waiting: Waiting) -> None:
     if form.gathers:
         code.barrier()
         waiting.end()
+    # Results that other threads may not have written yet.
+    written: set[Place] = set()
     for work in form.light:
+        if written.intersection(work.operands):
+            code.barrier()
+            written.clear()
         write_light(code, work)
+        written.update(place for places in work.results for place in places)
+    if written:
+        code.barrier()

@@ -26,6 +26,11 @@ MOST_LOOKS = 4
 def each(code: Code, count: int, body: Callable[[Value], None]) -> None:
     """Code for some elements, shared out to a block's threads."""
     b, rounds = code.builder, ceil_div(count, code.threads)
+    if count < code.threads:
+        at = code.next_threads(count)
+        with b.if_(at < count):
+            body(at)
+        return
     if rounds > UNROLLED:
         with b.for_(b.local, count, code.threads) as at:
             body(at)
@@ -67,7 +72,7 @@ def gather_words(code: Code, source: Place, target: Place) -> None:
 
 
 def write_light(code: Code, work: Work) -> None:
-    """Write a kernel that every block computes for itself, and a barrier after it."""
+    """Write a kernel that every block computes for itself; who reads it waits for the other threads."""
     spec, elements = code.spec(work), code.elements(work)
     for node in spec.body.nodes:
         if is_sum(node):
@@ -77,7 +82,6 @@ def write_light(code: Code, work: Work) -> None:
     else:
         for node, places in zip(spec.body.outputs, work.results, strict=True):
             _write_elements(code, elements, node, places)
-    code.barrier()
 
 
 def _write_elements(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from ....codegen.ir.index import Number
 from ....codegen.simt.builder import Memory, Operand, Value
+from ....codegen.simt.dispatch import operand_number
 from ....graph import dtypes
 from ....graph.dtypes import DType
 from ....graph.errors import InternalError
@@ -62,8 +63,8 @@ def numbers_of(code: Code, vector: Value, dtype: DType) -> list[Value]:
     return found
 
 
-Ahead = Sequence[tuple[Node, Operand]]
-"""Elements of operands that are known."""
+Ahead = Sequence[tuple[Node, Callable[[], Operand]]]
+"""Elements of operands that are on their way, and what gives them when they are wanted."""
 
 
 class Rows:
@@ -149,9 +150,19 @@ class Rows:
         """What a result reads besides its sums, asked for before the rows are there."""
         if not self.beside:
             return ()
-        own = self.code.elements(self.main)
+        return [(leaf, self._ahead(leaf, row, column)) for leaf in self.beside]
+
+    def _ahead(self, leaf: Node, row: Number, column: Value) -> Callable[[], Operand]:
+        code, b = self.code, self.builder
+        own = code.elements(self.main)
         index = self._index(own, row, column)
-        return [(leaf, own.at(leaf, index)) for leaf in self.beside]
+        place = self.main.operands[operand_number(leaf)]
+        if place.what == "words":
+            at = b.let(own.places.value(own.places.offset(index, sizes(leaf))))
+            asked = code.exchange.asked(code.words(place), at)
+            return lambda: code.of_word(code.exchange.settled(asked), place.dtype)
+        value = own.at(leaf, index)
+        return lambda: value
 
     def _index(self, own: StageElements, row: Number, column: Number) -> list[Number]:
         at = own.places.add(own.places.mul(row, self.matrix.product.n), column)
@@ -168,7 +179,7 @@ class Rows:
             )
             index = own.places.split(at, sizes(node))
             for leaf, value in ahead:
-                own.give(leaf, value)
+                own.give(leaf, value())
             own.give(node, own.registers.reduced("sum", total, node.dtype))
             with own.scope():
                 values = [own.at(output, index) for output in body.outputs]

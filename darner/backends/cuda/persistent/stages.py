@@ -110,7 +110,7 @@ class Stages:
             for update in [k for k in waiting if k < main]:
                 needed |= {update, *self._needed(update)}
             waiting = [k for k in waiting if k not in needed]
-            self._add(main, sorted(needed - set(self.early)))
+            self._add(main, self._in_levels(needed - set(self.early)))
         attentions = (k for k in self.mains if attention_of(self.plan.spec(k)) is not None)
         shown = any(set(self.plan.kernels[k].results) & self.outside for k in attentions)
         if waiting or shown or not self._is_apart():
@@ -126,6 +126,14 @@ class Stages:
             self.count,
             tuple(self.kept.values()),
         )
+
+    def _in_levels(self, light: set[int]) -> list[int]:
+        """Light kernels in an order in which those that do not need each other follow each other."""
+        level: dict[int, int] = {}
+        for number in sorted(light):
+            needed = self._needed(number) & light
+            level[number] = 1 + max((level[k] for k in needed), default=0)
+        return sorted(light, key=lambda k: (level[k], k))
 
     def _has_effect(self, number: int) -> bool:
         """Whether others than the chain see what a kernel makes."""
