@@ -44,7 +44,7 @@ class Part(NamedTuple):
     """A part of the keys of a head.
 
     Attributes:
-        item: its number.
+        first: the first of its queries, among those of the heads that share keys.
         head: the head of keys, of the whole batch.
         part: which part.
         batch: of the head.
@@ -54,7 +54,7 @@ class Part(NamedTuple):
         high: what is behind the last.
     """
 
-    item: Value
+    first: Value
     head: Value
     part: Value
     batch: Value
@@ -83,7 +83,8 @@ class Attention:
         self.about: Described = found
         self.parts = parts_of(self.spec, code.shape.blocks)
         self.heads = found.batch * found.kv_heads
-        self.rows = found.group * found.queries
+        self.all_rows = found.group * found.queries
+        self.rows = self._rows_together()
         self.width = found.width
         self.lanes = power_above(self.width // EACH)
         self.groups = code.threads // self.lanes
@@ -108,8 +109,15 @@ class Attention:
 
     @property
     def items(self) -> int:
-        """Pieces of work: a part of the keys of a head."""
-        return self.heads * self.parts
+        """Pieces of work: some queries of the heads that share keys, and a part of these."""
+        return self.heads * self.parts * (self.all_rows // self.rows)
+
+    def _rows_together(self) -> int:
+        """Queries that a block works on at a time: as few as there are blocks for, as they are one after the other."""
+        rows, blocks = self.all_rows, self.code.shape.blocks
+        some = [n for n in range(1, rows + 1) if rows % n == 0]
+        fits = (n for n in some if self.heads * self.parts * (rows // n) <= blocks)
+        return next(fits, rows)
 
     def place(self, name: str) -> tuple[Place, int]:
         """Where an operand is, and the number of its first element."""
@@ -130,10 +138,12 @@ class Attention:
     def _part_of(self, item: Value) -> Part:
         """The part of the keys that an item is."""
         b, about = self.builder, self.about
-        head, part = b.let(item // self.parts, "head"), b.let(item % self.parts, "part")
+        splits = self.all_rows // self.rows
+        head, part = b.let(item // (self.parts * splits), "head"), b.let(item % self.parts, "part")
+        first = b.let(item // self.parts % splits * self.rows, "first_row")
         batch, kv = b.let(head // about.kv_heads), b.let(head % about.kv_heads)
         start = self._start(self.code.elements(self.work), batch)
-        return Part(item, head, part, batch, kv, start, *self._range(start, part))
+        return Part(first, head, part, batch, kv, start, *self._range(start, part))
 
     def _start(self, elements: StageElements, batch: Value) -> Value:
         """Where the first query stands among the keys."""
@@ -147,7 +157,7 @@ class Attention:
 
     def _write_part(self, part: Part) -> None:
         b, about = self.builder, self.about
-        queries = self._queries(part.batch, part.kv)
+        queries = self._queries(part)
         tops = [b.variable(LOWEST, "top", dtypes.f32) for _ in range(self.rows)]
         totals = [b.variable(0.0, "total", dtypes.f32) for _ in range(self.rows)]
         sums = [[b.variable(0.0, "sum", dtypes.f32) for _ in range(EACH)] for _ in range(self.rows)]
@@ -162,7 +172,7 @@ class Attention:
             first.set(first + self.groups)
         self._together(part, tops, totals, sums)
 
-    def _queries(self, batch: Value, kv: Value) -> Memory:
+    def _queries(self, part: Part) -> Memory:
         """The queries of the heads that share keys, as f32."""
         code, b, about = self.code, self.builder, self.about
         place, offset = self.place("q")
@@ -172,10 +182,13 @@ class Attention:
 
         def body(at: Value) -> None:
             row, number = b.let(at // (self.lanes * EACH)), b.let(at % (self.lanes * EACH))
-            query_head = b.let(kv * about.group + row // about.queries)
+            query = b.let(row + part.first)
+            query_head = b.let(part.kv * about.group + query // about.queries)
             inside = b.let(b.min(number, self.width - 1))
-            place_of = batch * strides[0] + query_head * strides[1]
-            place_of = place_of + (row % about.queries) * strides[2] + inside * strides[3] + offset
+            place_of = part.batch * strides[0] + query_head * strides[1]
+            place_of = (
+                place_of + (query % about.queries) * strides[2] + inside * strides[3] + offset
+            )
             elements = code.elements(self.work)
             value = elements.registers.load(source, b.let(place_of), place.dtype)
             value = elements.registers.cast(value, place.dtype, dtypes.f32)
@@ -258,7 +271,7 @@ class Attention:
             )
             score = b.let(capped * about.softcap)
         seen = key < part.high
-        distance = b.as_signed(part.start + r % about.queries) - b.as_signed(key)
+        distance = b.as_signed(part.start + (part.first + r) % about.queries) - b.as_signed(key)
         if about.causal:
             seen = seen & (distance >= 0)
         if about.window is not None:
@@ -343,7 +356,10 @@ class Attention:
                 value.set(b.load(highest, row))
             with b.if_(number > self.width):
                 value.set(self._added(lambda g: b.load(whole, (row, g))))
-            at_word = b.let(((part.head * rows + row) * self.parts + part.part) * record + number)
+            at_word = b.let(
+                ((part.head * self.all_rows + part.first + row) * self.parts + part.part) * record
+                + number
+            )
             code.exchange.put(b.let(b.bits(value)), words, at_word)
 
         each(code, rows * record, body)
