@@ -197,6 +197,7 @@ class EmulatedExchange(Settling):
 
     def __init__(self, builder: EmulatedPrinter, tag: Value) -> None:
         self.builder, self.tag = builder, tag
+        self._pause = builder.pause
 
     def put(self, word: Value, memory: Memory, at: Value) -> None:
         """See ``Exchange``."""
@@ -215,7 +216,7 @@ class EmulatedExchange(Settling):
             with b.if_(missing == 0):
                 ready.set(b.index(1))
             with b.if_(missing != 0):
-                b.pause()
+                self._pause()
         return [b.let(word[part]) for word in kept for part in range(0, memory.vector, 2)]
 
     def pairs(self, memory: Memory, places: Sequence[Value]) -> list[tuple[Value, Value]]:
