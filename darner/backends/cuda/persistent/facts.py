@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from ....lower.plan import Kernel, Plan, Spec
-from .roles import attention_of, is_light, is_rounding_copy, is_update, matrix_of
+from .roles import (
+    attention_of,
+    is_light,
+    is_rounding_copy,
+    is_update,
+    matrix_of,
+    replaced,
+)
 
 
 class Facts:
@@ -35,7 +42,7 @@ class Facts:
 
     def _fits(self, number: int, kernel: Kernel, spec: Spec) -> bool:
         if is_update(spec):
-            return self._fits_update(kernel)
+            return self._fits_update(kernel, replaced(spec))
         if set(kernel.operands) & set(kernel.results):
             return False
         matrix = matrix_of(spec)
@@ -73,12 +80,13 @@ class Facts:
                 return False
         return bool(users) and buffer not in outside
 
-    def _fits_update(self, kernel: Kernel) -> bool:
+    def _fits_update(self, kernel: Kernel, operand: int) -> bool:
         """An update in place of what nothing in the chain has read or made."""
         (result,) = kernel.results
+        others = [buffer for i, buffer in enumerate(kernel.operands) if i != operand]
         return (
-            kernel.operands[0] == result
-            and result not in kernel.operands[1:]
+            kernel.operands[operand] == result
+            and result not in others
             and result not in self.read
             and result not in self.made
         )

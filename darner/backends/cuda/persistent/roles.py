@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
 from ....codegen.elements.elements import can_emit
 from ....codegen.problems.attention import FORWARD, Described, described, main_node
-from ....codegen.simt.contract.product import Product, product_of, steps
+from ....codegen.simt.contract.product import Product, product_at, steps
 from ....codegen.simt.dispatch import operand_number
 from ....graph.node import Node
 from ....lower.plan import Spec
@@ -42,6 +42,7 @@ class Matrix:
         by_columns: whether columns of the matrix are neighbours in memory, or the terms of a column.
         pitch: elements from one row of the matrix in memory to the next.
         vector: elements of a load.
+        tail: which columns the results of the kernel are made of, where these are several.
     """
 
     product: Product
@@ -50,11 +51,12 @@ class Matrix:
     by_columns: bool
     pitch: int
     vector: int
+    tail: Tail | None = None
 
 
 @dataclass(frozen=True)
 class Tail:
-    """An element-wise kernel after a product, each of whose elements is made of a few columns of it.
+    """What is element-wise after a product, each of whose elements is made of a few columns of it.
 
     Attributes:
         starts: the first of the columns that it reads, for each of its slices.
@@ -68,16 +70,27 @@ class Tail:
 @lru_cache(maxsize=4096)
 def matrix_of(spec: Spec) -> Matrix | None:
     """The product of a kernel, if it has a few rows that lie one after the other."""
-    if spec.kind != "contract" or not can_emit(spec.body):
+    found = [node for node in spec.body.nodes if node.op.name == "dot_general"]
+    if spec.kind != "contract" or not can_emit(spec.body) or len(found) != 1:
         return None
-    found = product_of(spec)
-    if found is None or found.count != 1 or found.node.dtype.name != "f32":
+    (node,) = found
+    left, right = node.operands
+    if left.dtype is not right.dtype or node.dtype.name != "f32":
         return None
-    for product in (found, found.turned()):
-        made = _matrix(product)
-        if made is not None and all(_is_word(out) for out in spec.body.outputs):
-            return made
-    return None
+    product = product_at(node)
+    if product is None or product.count != 1 or not all(map(_is_word, spec.body.outputs)):
+        return None
+    made = next(filter(None, map(_matrix, (product, product.turned()))), None)
+    if made is None or all(output.shape == node.shape for output in spec.body.outputs):
+        return made
+    tail = _sliced(spec, node, made.product.m)
+    return None if tail is None or not fits(made, tail) else replace(made, tail=tail)
+
+
+def fits(matrix: Matrix, tail: Tail) -> bool:
+    """Whether what comes after a product can be done where its columns are."""
+    ends = (tail.columns, *tail.starts)
+    return not matrix.by_columns or all(end % matrix.vector == 0 for end in ends)
 
 
 def _is_word(node: Node) -> bool:
@@ -163,13 +176,18 @@ def is_light(spec: Spec) -> bool:
 
 @lru_cache(maxsize=4096)
 def is_update(spec: Spec) -> bool:
-    """Whether a kernel replaces a block of its first operand that every block can write for itself."""
+    """Whether a kernel replaces a block of an operand that every block can write for itself."""
     if spec.kind != "index" or len(spec.body.outputs) != 1:
         return False
     (node,) = spec.body.outputs
     if node.op.name != "dynamic_update_slice" or node.operands[0].op.name != "input":
         return False
     return can_emit(spec.body) and 0 < prod(sizes(node.operands[1])) <= MOST_LIGHT
+
+
+def replaced(spec: Spec) -> int:
+    """The operand that such a kernel replaces a block of."""
+    return operand_number(spec.body.outputs[0].operands[0])
 
 
 @lru_cache(maxsize=4096)
@@ -184,28 +202,30 @@ def is_rounding_copy(spec: Spec) -> bool:
 @lru_cache(maxsize=4096)
 def tail_of(spec: Spec, rows: int) -> Tail | None:
     """How a kernel reads the result of a product of some rows, if that is all it reads, in columns that lie side by side."""
-    body = spec.body
-    if spec.kind != "map" or len(spec.inputs) != 1 or len(body.outputs) != 1:
+    if spec.kind != "map" or len(spec.inputs) != 1:
         return None
-    (leaf,), (out,) = spec.inputs, body.outputs
-    shape = sizes(out)
-    if not shape or prod(shape[:-1]) != rows or tuple(sizes(leaf)[:-1]) != tuple(shape[:-1]):
+    return _sliced(spec, spec.inputs[0], rows)
+
+
+def _sliced(spec: Spec, whole: Node, rows: int) -> Tail | None:
+    """The columns of a value of some rows that a body reads, where all that comes after it is element-wise."""
+    body, shape = spec.body, sizes(spec.body.outputs[0])
+    if not shape or prod(shape[:-1]) != rows or tuple(sizes(whole)[:-1]) != tuple(shape[:-1]):
         return None
-    starts = []
+    if any(sizes(out) != shape or not _is_word(out) for out in body.outputs):
+        return None
+    starts, made = [], {whole.id}
     for node in body.nodes:
-        if node is leaf or node.op.name == "constant":
+        if not made.intersection(node.inputs):
             continue
-        if node.op.name == "slice":
-            if node.operands[0] is not leaf or sizes(node) != shape:
-                return None
-            if node.attrs["steps"] and any(step != 1 for step in node.attrs["steps"]):
-                return None
+        made.add(node.id)
+        if node.op.name == "slice" and node.operands[0] is whole:
             *before, start = (int(s) for s in node.attrs["starts"])
-            if any(before):
+            if any(before) or sizes(node) != shape or set(node.attrs["steps"] or (1,)) != {1}:
                 return None
             starts.append(start)
-        elif "elementwise" not in node.op.traits or leaf.id in node.inputs:
+        elif "elementwise" not in node.op.traits or whole.id in node.inputs:
             return None
-    if not starts or not can_emit(body) or not _is_word(out):
+    if not starts or not can_emit(body):
         return None
     return Tail(tuple(dict.fromkeys(starts)), shape[-1])

@@ -88,6 +88,8 @@ class Rows:
         self.m, self.k, self.n = product.m, product.k, product.n
         self.taps: tuple[int, ...] = (0,)
         self.last = form.tail
+        if matrix.tail is not None:
+            self.taps, self.n = matrix.tail.starts, matrix.tail.columns
         if self.last is not None:
             tail = tail_of(code.spec(self.last), self.m)
             if tail is None:
@@ -142,6 +144,7 @@ class Rows:
             alike = (user.shape == node.shape and "elementwise" in user.op.traits for user in users)
             # What the stage itself makes is not there before.
             early = number not in factors and self.main.operands[number].what != "local"
+            early = early and self.matrix.tail is None
             if early and sizes(leaf) == sizes(node) and all(alike):
                 found.append(leaf)
         return found
@@ -170,6 +173,9 @@ class Rows:
 
     def finish(self, row: Number, column: Value, sums: Sequence[Value], ahead: Ahead = ()) -> None:
         """Take the sums of a result, one for each tap, to where they go."""
+        if self.matrix.tail is not None:
+            self._finish_taps(row, column, sums)
+            return
         code, (own, *last) = self.code, self.elements()
         node, body = self.matrix.product.node, code.spec(self.main).body
         found: list[Operand] = []
@@ -189,6 +195,20 @@ class Rows:
                 return
             found.append(values[0])
         self._finish_tail(last[0], row, column, found)
+
+    def _finish_taps(self, row: Number, column: Value, sums: Sequence[Value]) -> None:
+        """The same where results are made of several columns."""
+        code, node = self.code, self.matrix.product.node
+        own, body = code.elements(self.main), code.spec(self.main).body
+        found = [own.registers.reduced("sum", total, node.dtype) for total in sums]
+        values = dict(zip(self.taps, found, strict=True))
+        for user in body.users(node):
+            own.give(user, values[int(user.attrs["starts"][-1])])
+        at = own.places.add(own.places.mul(row, self.n), column)
+        index = own.places.split(at, sizes(body.outputs[0]))
+        done = [own.at(output, index) for output in body.outputs]
+        for value, places in zip(done, self.main.results, strict=True):
+            code.leave(own, value, places, at)
 
     def _finish_tail(
         self, elements: StageElements, row: Number, column: Value, found: Sequence[Operand]

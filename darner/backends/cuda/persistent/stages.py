@@ -10,7 +10,7 @@ from ....lower.plan import Plan
 from ....lower.specs import sizes
 from .facts import Facts
 from .forms import Argument, Chain, Form, Place, What, Work, part_words
-from .roles import attention_of, is_update, matrix_of, tail_of
+from .roles import attention_of, fits, is_update, matrix_of, tail_of
 
 MOST_COPIED = 4096
 """Elements that a block copies from memory before it waits."""
@@ -48,17 +48,14 @@ class Stages:
         for number in self.mains:
             kernel = self.plan.kernels[number]
             matrix = matrix_of(self.plan.spec(number))
-            if matrix is None or len(kernel.results) != 1:
+            if matrix is None or matrix.tail is not None or len(kernel.results) != 1:
                 continue
             (buffer,) = kernel.results
             users = self.readers.get(buffer, [])
             if len(users) != 1 or users[0] not in self.run or self._is_left(buffer):
                 continue
             tail = tail_of(self.plan.spec(users[0]), matrix.product.m)
-            if tail is None:
-                continue
-            ends = [tail.columns, *tail.starts]
-            if not matrix.by_columns or all(end % matrix.vector == 0 for end in ends):
+            if tail is not None and fits(matrix, tail):
                 yield number, users[0]
 
     def _is_left(self, buffer: int) -> bool:

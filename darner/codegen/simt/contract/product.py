@@ -138,6 +138,13 @@ def product_of(spec: Spec, *, tf32: bool = False) -> Product | None:
     return replace(_product(node, a, b), beside=_beside(spec, node, (a.base, b.base)))
 
 
+def product_at(node: Node) -> Product | None:
+    """The product that a node is, whatever its kernel makes of it, if its operands are views of what lies in memory."""
+    seen = [strided(operand, widened=True) for operand in node.operands]
+    views = [view for view in seen if view is not None and _is_read(view.base)]
+    return _product(node, *views) if len(views) == len(seen) else None
+
+
 def _beside(spec: Spec, node: Node, factors: Sequence[Node]) -> int:
     """See ``Product.beside``."""
     whole, body = prod(sizes(node)), spec.body
