@@ -142,6 +142,37 @@ def test_a_step_of_decoding_is_one_kernel_with_the_numbers_of_the_cpu(name):
     assert np.abs(found[0] - found[1]).max() > 1e-2
 
 
+def test_matrices_are_packed_anew_when_parameters_change():
+    graph = Decoder().graph()
+    rng = np.random.default_rng(5)
+    drawn = [
+        {
+            n: rng.standard_normal([int(k) for k in p.shape]) * 0.2
+            for n, p in graph.parameters.items()
+        }
+        for _ in range(2)
+    ]
+    found = {}
+    for device in (DEVICE, "cpu"):
+        with build_inference_session(graph, device=device, precision="bf16", cache=None) as session:
+            session.set_input("tokens", np.array([[3]], np.int32))
+            session.set_input("position", np.array([7], np.uint32))
+            results = []
+            for values in drawn:
+                for name, value in values.items():
+                    session.set_parameter(name, value.astype(np.float32))
+                session.step()
+                session.wait()
+                results.append(np.array(session.output("output0")))
+            if device == DEVICE:
+                program = session._runner.loaded(session._runner.ran()).program
+                assert program._resident._packed
+            found[device] = results
+    for one, other in zip(found[DEVICE], found["cpu"], strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=3e-2 * np.abs(other).max())
+    assert np.abs(found["cpu"][0] - found["cpu"][1]).max() > 0.1
+
+
 def test_layers_that_are_alike_share_their_code():
     forms = []
     for layers in (2, 5):

@@ -128,7 +128,7 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
 
     def _bound_chain(self, chain: Chain) -> Resident | None:
         """The chain, ready to be started; None where the device does not hold all its blocks at once."""
-        (stage,) = self._written[KEY].stages
+        stage, packing = self._written[KEY].stages
         kernel = self._kernels[stage.digest][0]
         with self.device.guard:
             most = kernel.residents(stage)
@@ -136,9 +136,8 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
             self.apart = f"'{self.device.machine.name}' holds {most} of its {stage.groups[0]} blocks at a time"
             return None
         found = Resident(chain, self.device, self.queue, self._argument)
-        self._owned.extend(found.owned)
         with self.device.guard:
-            found.bind(kernel, stage)
+            found.bind(kernel, stage, (self._kernels[packing.digest][0], packing))
         return found
 
     def _argument(self, argument: Argument) -> Region:
@@ -179,7 +178,7 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
         super().take(buffer, other, output)
         self.queue.uses(self._regions[buffer])
         if self._resident is not None:
-            self._resident.stale = True
+            self._resident.take(buffer)
         self._forget_graphs()
 
     def on_device(self, buffer: int, *, copy: bool = True) -> DeviceArray:
@@ -197,6 +196,11 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
         shape = [int(size) for size in about.type.shape]
         return array_of(self.device, region, shape, about.type.dtype.numpy)
 
+    def prepare(self, buffer: int | None = None) -> None:
+        """See ``Program``: what other programs have made for it is new."""
+        if self._resident is not None:
+            self._resident.prepare()
+
     # ------------------------------------------------------------- what it is
 
     @property
@@ -207,7 +211,8 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
     @property
     def nbytes(self) -> int:
         """Bytes of memory besides parameters and states."""
-        return super().nbytes + self._inputs.nbytes
+        chain = 0 if self._resident is None else self._resident.nbytes
+        return super().nbytes + self._inputs.nbytes + chain
 
     @property
     def notes(self) -> Sequence[str]:
@@ -218,7 +223,7 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
         which = f"kernels k{chain.first} to k{chain.end - 1}"
         if self.apart:
             return (f"{which} could be one kernel, and are started one by one: {self.apart}",)
-        (stage,) = self._written[KEY].stages
+        stage, _ = self._written[KEY].stages
         return (
             f"{which} are one kernel of {stage.groups[0]} blocks that stay, in {len(chain.stages)} stages",
         )
@@ -252,6 +257,8 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
             self.queue.follow_neighbours()
             # Before the work: some of it may have been started when an error comes.
             self.queue.started += 1
+            if self._resident is not None:
+                self._resident.start_packing()
             if times is not None:
                 self._run_timed(part, times)
             elif not self._replay(part):
@@ -362,6 +369,8 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
         if not self.device.lost and not self.device.context.elsewhere:
             self._wait()
         self._forget_graphs()
+        if self._resident is not None:
+            self._resident.close()
         super().close()
         self._inputs.close()
         self._launches, self._events = [], []

@@ -58,7 +58,7 @@ class Code:
 
     Attributes:
         exchange: hands words over, once there is a tag.
-        first: the first byte of shared memory that is a stage's own.
+        given: the numbers of the stage's arguments: where each lies and its bytes, or the strides of a matrix.
     """
 
     exchange: Exchange
@@ -74,6 +74,7 @@ class Code:
         self._kept: dict[int, Memory] = {}
         self._local: dict[int, Memory] = {}
         self._copies: dict[Place, Memory] = {}
+        self.given: list[tuple[Value, Value]] = []
 
     def barrier(self) -> None:
         """Wait for all threads of the block."""

@@ -61,6 +61,7 @@ class Form:
         main: the work that all share; None of the stage before the first.
         tail: what is element-wise after it.
         arguments: how many there are.
+        strides: the argument that has the strides of a matrix whose columns are neighbours; -1 where there is none.
     """
 
     gathers: tuple[tuple[Place, Place], ...]
@@ -68,14 +69,30 @@ class Form:
     main: Work | None
     tail: Work | None
     arguments: int
+    strides: int = -1
 
 
 @dataclass(frozen=True)
 class Argument:
-    """What a stage is given: a buffer of the plan, words from a place on, or where a kernel tells of faults."""
+    """What a stage is given: a buffer of the plan, the strides of a matrix, words from a place on, or where a kernel tells of faults."""
 
-    what: Literal["buffer", "words", "fault"]
+    what: Literal["buffer", "strides", "words", "fault"]
     number: int
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A matrix whose columns are neighbours in memory.
+
+    Attributes:
+        pitch: vectors of a row.
+        rows: how many there are.
+        alone: whether all that the chain does with it is to multiply by it so.
+    """
+
+    pitch: int
+    rows: int
+    alone: bool
 
 
 @dataclass(frozen=True)
@@ -89,6 +106,7 @@ class Chain:
         forms: of its stages.
         stages: for each the number of its form, and its arguments.
         reads: for each stage the buffers that it reads in whole.
+        matrices: those whose columns are neighbours, by their buffers.
         words: how many are handed over.
         kept: what is computed once.
     """
@@ -99,6 +117,7 @@ class Chain:
     forms: tuple[Form, ...]
     stages: tuple[tuple[int, tuple[Argument, ...]], ...]
     reads: tuple[tuple[int, ...], ...]
+    matrices: Mapping[int, Columns] = field(hash=False)
     words: int
     kept: tuple[Place, ...]
 

@@ -93,10 +93,13 @@ def address_type(code: Code) -> Type:
 
 def _write_stage(code: Code, form: Form, table: Memory, row: Value, waiting: Waiting) -> None:
     b = code.builder
+    code.given = []
     for number in range(form.arguments):
         at = b.let(row + (HEAD + 2 * number))
         address, nbytes = b.let(b.load(table, at)), b.let(b.load(table, at + 1))
-        b.found_at(code.argument(number), address, nbytes)
+        code.given.append((address, nbytes))
+        if number != form.strides:
+            b.found_at(code.argument(number), address, nbytes)
     if form.main is None:
         _write_light(code, form, waiting)
         return

@@ -99,6 +99,12 @@ class Rows:
         self.dtype: DType = place.dtype
         self.vector = matrix.vector
         self.weights: Memory = code.vectors(place)
+        self.strides: list[Value] | None = None
+        if form.strides >= 0:
+            # Rows and vectors of a row: they are the program's to choose.
+            self.strides = [
+                self.builder.let(self.builder.narrowed(n)) for n in code.given[form.strides]
+            ]
         self.x = self.main.operands[matrix.x]
         rows = code.memory(self.x)
         self.rows: Memory = rows.singles if rows.packed else rows
@@ -106,10 +112,14 @@ class Rows:
     # ------------------------------------------------------------- operands
 
     def load(self, row: Number, vector: Number) -> Value:
-        """A vector of the matrix as it lies in memory."""
+        """A vector of a row of the matrix, as it lies in memory."""
         b, pitch = self.builder, self.matrix.pitch // self.vector
         start = self.matrix.product.operands[1].offset // self.vector
-        return b.let(b.load(self.weights, b.index(row) * pitch + vector + start), "weights")
+        if self.strides is None:
+            return b.let(b.load(self.weights, b.index(row) * pitch + vector + start), "weights")
+        down, across = self.strides
+        at = (b.index(row) + start // pitch) * down + (b.index(vector) + start % pitch) * across
+        return b.let(b.load(self.weights, at), "weights")
 
     def number(self, row: int, term: Value) -> Value:
         """A number of the rows as f32."""

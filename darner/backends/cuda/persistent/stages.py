@@ -9,7 +9,7 @@ from ....graph.dtypes import DType
 from ....lower.plan import Plan
 from ....lower.specs import sizes
 from .facts import Facts
-from .forms import Argument, Chain, Form, Place, What, Work, part_words
+from .forms import Argument, Chain, Columns, Form, Place, What, Work, part_words
 from .roles import attention_of, fits, is_update, matrix_of, tail_of
 
 MOST_COPIED = 4096
@@ -42,6 +42,7 @@ class Stages:
         self.forms: dict[Form, int] = {}
         self.rows: list[tuple[int, tuple[Argument, ...]]] = []
         self.reads: list[tuple[int, ...]] = []
+        self.matrices: dict[int, tuple[int, int]] = {}
 
     def _tails(self) -> Iterator[tuple[int, int]]:
         """For products the element-wise kernels that are done where they are."""
@@ -120,9 +121,21 @@ class Stages:
             tuple(self.forms),
             tuple(self.rows),
             tuple(self.reads),
+            {b: Columns(*size, self._is_read_alone(b)) for b, size in self.matrices.items()},
             self.count,
             tuple(self.kept.values()),
         )
+
+    def _is_read_alone(self, buffer: int) -> bool:
+        """Whether all that the chain does with a matrix is to multiply by it, with columns that are neighbours."""
+        for number in self.readers.get(buffer, ()):
+            if number in self.run:
+                matrix, kernel = matrix_of(self.plan.spec(number)), self.plan.kernels[number]
+                if matrix is None or not matrix.by_columns or kernel.operands.count(buffer) > 1:
+                    return False
+                if kernel.operands[matrix.weight] != buffer:
+                    return False
+        return True
 
     def _in_levels(self, light: set[int]) -> list[int]:
         """Light kernels in an order in which those that do not need each other follow each other."""
@@ -199,11 +212,18 @@ class _Stage:
         stages, plan = self.stages, self.plan
         light = tuple(self._light(number) for number in self.light)
         main = tail = None
+        strides = -1
         if self.main is not None:
             spec, kernel = plan.spec(self.main), plan.kernels[self.main]
             matrix = matrix_of(spec)
             keep = set()
             if matrix is not None:
+                if matrix.by_columns:
+                    buffer = kernel.operands[matrix.weight]
+                    strides = self._argument(Argument("strides", buffer))
+                    pitch = matrix.pitch // matrix.vector
+                    rows = _count(plan, buffer) // matrix.pitch
+                    stages.matrices[buffer] = pitch, rows
                 keep = {matrix.x}
             else:
                 attention = attention_of(spec)
@@ -219,7 +239,7 @@ class _Stage:
             if last is not None:
                 tail = Work(plan.kernels[last].spec, (), self._results(last), self._fault(last))
         gathers = tuple(self.gathers.values())
-        return Form(gathers, light, main, tail, len(self.arguments))
+        return Form(gathers, light, main, tail, len(self.arguments), strides)
 
     @property
     def reads(self) -> tuple[int, ...]:

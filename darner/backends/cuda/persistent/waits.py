@@ -10,13 +10,13 @@ from ....graph import dtypes
 from .code import Code
 from .forms import Chain
 
-TARGET = 500
+TARGET = 1000
 """Cycles from the first look until all is there, if it comes at the right time: what a look and a barrier take, and a little more."""
 SHARE = 8
 """Part of the difference by which the next wait is another."""
 STEP = 64
 """Cycles by which a wait changes at most."""
-MOST = 8192
+MOST = 2500
 """Cycles of a wait at most."""
 
 
