@@ -123,7 +123,7 @@ def _write_reduction(code: Code, elements: StageElements, node: Node) -> None:
     axes, shape = tuple(node.attrs["axes"]), sizes(x)
     kept = [axis for axis in range(x.rank) if axis not in axes]
     count, inner = prod(shape[axis] for axis in kept), [shape[axis] for axis in axes]
-    threads = min(power_below(max(1, code.threads // count)), code.threads)
+    threads = power_below(max(1, code.threads // count)) if count > 1 else code.threads
     found = code.shared(dtypes.f32, count, "reduced")
     partial = code.shared(dtypes.f32, code.threads // WARP, "partial")
     name, terms = node.op.name, prod(inner)
@@ -153,6 +153,10 @@ def _write_reduction(code: Code, elements: StageElements, node: Node) -> None:
             total.set(elements.registers.merge(name, b.let(total), other, node.dtype))
         return b.let(total)
 
+    if count == 1:
+        whole = _one_row(code, reduce, partial, elements, node)
+        elements.reduced[node.id] = lambda at: elements.registers.reduced(name, whole, node.dtype)
+        return
     if threads < WARP:
         _many_rows(code, count, threads, reduce, found)
     else:
@@ -174,6 +178,26 @@ def _combined(elements: StageElements, node: Node, total: Value, value: Operand)
 
 def _halves(count: int) -> list[int]:
     return [1 << k for k in reversed(range(count.bit_length() - 1))]
+
+
+def _one_row(
+    code: Code,
+    reduce: Callable[[Value, Value], Value],
+    partial: Memory,
+    elements: StageElements,
+    node: Node,
+) -> Value:
+    """One result: every thread adds up what the warps have found."""
+    b = code.builder
+    total = reduce(b.index(0), b.local)
+    with b.if_(b.local % WARP == 0):
+        b.store(total, partial, b.local // WARP)
+    code.barrier()
+    some = [b.let(b.load(partial, warp)) for warp in range(code.threads // WARP)]
+    whole: Operand = some[0]
+    for other in some[1:]:
+        whole = elements.registers.merge(node.op.name, whole, other, node.dtype)
+    return b.let(whole)
 
 
 def _many_rows(
