@@ -6,10 +6,10 @@ from ....lower.plan import Kernel, Plan, Spec
 from .roles import (
     attention_of,
     is_light,
-    is_rounding_copy,
     is_update,
     matrix_of,
     replaced,
+    rounded_copies,
 )
 
 
@@ -53,11 +53,14 @@ class Facts:
             where = {leaf.id: i for i, leaf in enumerate(spec.inputs)}
             rows = [kernel.operands[where[attention.operands[n].base.id]] for n in ("k", "v")]
             return all(self._is_memory(buffer) for buffer in rows)
-        copy = is_rounding_copy(spec) and self._is_memory(kernel.operands[0])
-        if copy and self._is_copied_for_attention(kernel.results[0]):
-            self.copies[kernel.results[0]] = kernel.operands[0]
-            return True
-        return is_light(spec)
+        copied = set()
+        for result, operand in rounded_copies(spec).items():
+            buffer = kernel.results[result]
+            memory = self._is_memory(kernel.operands[operand])
+            if memory and self._is_copied_for_attention(buffer):
+                self.copies[buffer] = kernel.operands[operand]
+                copied.add(result)
+        return is_light(spec, frozenset(copied))
 
     def _is_memory(self, buffer: int) -> bool:
         """Whether a buffer lies in memory: nothing of the chain has made it but updates in place."""

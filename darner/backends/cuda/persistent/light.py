@@ -81,7 +81,8 @@ def write_light(code: Code, work: Work) -> None:
         _write_update(code, work, elements)
     else:
         for node, places in zip(spec.body.outputs, work.results, strict=True):
-            _write_elements(code, elements, node, places)
+            if places:
+                _write_elements(code, elements, node, places)
 
 
 def _write_elements(

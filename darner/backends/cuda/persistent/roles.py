@@ -153,14 +153,15 @@ def attention_of(spec: Spec) -> Described | None:
 
 
 @lru_cache(maxsize=4096)
-def is_light(spec: Spec) -> bool:
-    """Whether every block can compute a kernel for itself."""
+def is_light(spec: Spec, besides: frozenset[int] = frozenset()) -> bool:
+    """Whether every block can compute a kernel for itself, ``besides`` some of its results."""
     body = spec.body
+    outputs = [out for number, out in enumerate(body.outputs) if number not in besides]
     if spec.kind not in ("map", "rows") or not can_emit(body):
         return False
-    if sum(prod(sizes(out)) for out in body.outputs) > MOST_LIGHT:
+    if sum(prod(sizes(out)) for out in outputs) > MOST_LIGHT:
         return False
-    if not all(_is_word(out) and prod(sizes(out)) for out in body.outputs):
+    if not all(_is_word(out) and prod(sizes(out)) for out in outputs):
         return False
     for node in body.nodes:
         if node.op.facts.role == "contract" or node.op.facts.finds:
@@ -191,12 +192,15 @@ def replaced(spec: Spec) -> int:
 
 
 @lru_cache(maxsize=4096)
-def is_rounding_copy(spec: Spec) -> bool:
-    """Whether a kernel is its operand in another type of float, element by element: who reads it can round for itself."""
-    if spec.kind != "map" or spec.ops != ("cast",) or len(spec.inputs) != 1:
-        return False
-    kinds = {spec.inputs[0].dtype.name, spec.body.outputs[0].dtype.name}
-    return kinds <= {"f32", "bf16", "f16"}
+def rounded_copies(spec: Spec) -> dict[int, int]:
+    """The results of a kernel that are an operand in another type of float, element by element: who reads one can round for itself. Which operand each is of."""
+    found = {}
+    for number, out in enumerate(spec.body.outputs if spec.kind == "map" else ()):
+        if out.op.name == "cast" and out.operands[0].op.name == "input":
+            (leaf,) = out.operands
+            if {leaf.dtype.name, out.dtype.name} <= {"f32", "bf16", "f16"}:
+                found[number] = operand_number(leaf)
+    return found
 
 
 @lru_cache(maxsize=4096)

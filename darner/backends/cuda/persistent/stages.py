@@ -76,7 +76,7 @@ class Stages:
         return (
             number not in self.mains
             and number not in self.tails.values()
-            and self.plan.kernels[number].results[0] not in self.copies
+            and any(result not in self.copies for result in self.plan.kernels[number].results)
         )
 
     def _early(self) -> list[int]:
@@ -311,6 +311,9 @@ class _Stage:
         for buffer in kernel.results:
             if is_update(spec):
                 results.append((self._memory(buffer),))
+                continue
+            if buffer in self.stages.copies:
+                results.append(())
                 continue
             target = self._new_local(buffer)
             if self.main is None:
