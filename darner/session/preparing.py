@@ -85,7 +85,7 @@ class Taken:
     """
 
     def __init__(self, step: Program, setup: Program | None, inputs: Sequence[int]) -> None:
-        self._setup = setup
+        self._step, self._setup = step, setup
         if setup is not None:
             for output, buffer in zip(setup.plan.outputs, inputs, strict=True):
                 step.take(buffer, setup, output)
@@ -94,6 +94,7 @@ class Taken:
         """Make everything anew from the parameters as they are."""
         if self._setup is not None:
             self._setup.run()
+            self._step.prepare()
 
     def fill(self) -> None:
         """Everything holds its value."""

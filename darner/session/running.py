@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from .pipeline import output_names
 from .preparing import Prepared, Taken
 from .programs import Kept, Loaded, Sizes, Specialised, input_types
 from .values import Values, allocate
+
+if TYPE_CHECKING:
+    from ..optimizer import OptimizeReport
 
 NOTHING: Mapping[str, Value] = {}
 """The inputs of a step on what was set."""
@@ -336,6 +339,12 @@ class Runner:
         self.loaded(special)
         if self.optimizer is not None and self.optimizer.accumulate > 1:
             self.loaded(self._summing(special, tuple(sorted(sizes.items()))))
+
+    def report(self) -> OptimizeReport:
+        """What the optimizer did for the plan of the last step, and what its program says of itself."""
+        special = self.chosen({})
+        notes = () if special.loaded is None else special.loaded.program.notes
+        return special.plans.report.with_notes(notes)
 
     def loaded(self, special: Specialised) -> Loaded:
         """The programs of a specialisation, compiled where they are not there."""

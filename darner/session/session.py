@@ -153,7 +153,7 @@ class Session:
         Where plan and code were kept by an earlier build, it is that build's, and says so (``report.cached``).
         """
         with self._using("report"):
-            return self._runner.chosen({}).plans.report
+            return self._runner.report()
 
     # ------------------------------------------------------------- inputs
 

@@ -216,6 +216,11 @@ class DeviceProgram(Generic[D, S]):
         return False
 
     @property
+    def notes(self) -> Sequence[str]:
+        """Nothing."""
+        return ()
+
+    @property
     def threads(self) -> int:
         """One: what runs it is the GPU."""
         return 1

@@ -38,6 +38,11 @@ class HostMemory(Protocol):
         """Always."""
         return True
 
+    @property
+    def notes(self) -> Sequence[str]:
+        """Nothing: kernels run one after the other."""
+        return ()
+
     def take(self, buffer: int, other: object, output: int) -> None:
         """What is the process's own is bound instead."""
         raise InternalError("programs on the host take outputs of others by bind")

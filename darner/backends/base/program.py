@@ -59,6 +59,10 @@ class Program(Protocol):
     def on_host(self) -> bool:
         """Whether its memory is the process's own."""
 
+    @property
+    def notes(self) -> Sequence[str]:
+        """What a report says of how the plan is run, where that is not kernel by kernel or might have been otherwise."""
+
     def take(self, buffer: int, other: Any, output: int) -> None:
         """Let an input be the output of another program on the same device, where it lies; not for programs on the host."""
 

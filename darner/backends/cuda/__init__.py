@@ -9,6 +9,7 @@
     code          LLVM IR to PTX
     interface     what a program needs of a device
     contract      products of matrices on tensor cores, and of f32
+    persistent    chains of small products as one kernel whose blocks stay
     instructions  what only NVIDIA's processors have, as inline PTX
     driver        the driver's calls: memory, streams, events, modules, launches, graphs
     emulator      a device in software with the same interface, for tests

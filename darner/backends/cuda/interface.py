@@ -62,6 +62,10 @@ class Kernel(Protocol):
         """A launch that is prepared: for each of the stage's bindings where it lies and how many bytes it has, and its maps."""
         ...
 
+    def residents(self, stage: Stage) -> int:
+        """How many blocks of a stage run at a time."""
+        ...
+
 
 class Launch(Protocol):
     """A launch of a kernel that is prepared: it is started as often as one likes."""

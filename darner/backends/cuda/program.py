@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from ...codegen.simt.dispatch import Written
+from ...codegen.simt.dispatch import Binding, Written
 from ...graph.cached import cached_property
 from ...graph.data import Array
-from ...graph.errors import DarnerError
+from ...graph.errors import DarnerError, InternalError
 from ...io.memory import Bytes
 from ...lower.plan import Buffer, Kernel, Plan
 from ..base.cache import ObjectCache
@@ -25,6 +25,8 @@ from .interface import DriverError, Event, Launch, Pinned, Recording, Stream
 from .kernels import limits_of, written_specs
 from .lanes import BEGIN, schedule
 from .machine import ALIGNMENT
+from .persistent.forms import Argument, Chain
+from .persistent.running import KEY, Resident, found_chain, written_chain
 from .saved import from_bytes, to_bytes
 from .sharing import array_of
 
@@ -79,6 +81,8 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
     """
 
     slack = ALIGNMENT
+    apart: str
+    """Why kernels that could be one are started one by one; nothing where they are one, or there are none."""
 
     def __init__(
         self,
@@ -96,6 +100,7 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
             self._written, codes = from_bytes(saved)
         else:
             self._written = written_specs(plan, device.machine, choices)
+        self._chain = self._found_chain(plan, device)
         stages = [stage for kernel in self._written.values() for stage in kernel.stages]
         self._kernels = device.kernels(stages, cache, codes)
         self.queue = Queue(device)
@@ -114,6 +119,37 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
             self.queue.uses(region)
         for number in range(len(plan.kernels)):
             self._bind(number)
+        self.apart = ""
+        self._resident = None if self._chain is None else self._bound_chain(self._chain)
+
+    # ------------------------------------------------------------- kernels that are one
+
+    def _found_chain(self, plan: Plan, device: Device) -> Chain | None:
+        """The kernels of the plan that are run as one, whose code is then among the others'."""
+        chain = found_chain(plan, device.machine)
+        if chain is not None and KEY not in self._written:
+            self._written[KEY] = written_chain(chain, device.machine)
+        return chain
+
+    def _bound_chain(self, chain: Chain) -> Resident | None:
+        """The chain, ready to be started; None where the device does not hold all its blocks at once."""
+        stage, packing = self._written[KEY].stages
+        kernel = self._kernels[stage.digest][0]
+        with self.device.guard:
+            most = kernel.residents(stage)
+        if most < stage.groups[0]:
+            self.apart = f"'{self.device.machine.name}' holds {most} of its {stage.groups[0]} blocks at a time"
+            return None
+        found = Resident(chain, self.device, self.queue, self._argument)
+        with self.device.guard:
+            found.bind(kernel, stage, (self._kernels[packing.digest][0], packing))
+        return found
+
+    def _argument(self, argument: Argument) -> Region:
+        """Where what a stage of a chain is given lies."""
+        if argument.what == "fault":
+            return self._region(argument.number, Binding("fault"))
+        return self._regions[argument.number]
 
     # ------------------------------------------------------------- memory and launches
 
@@ -139,6 +175,8 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
         """Let an input be another program's output, where it lies; its own memory is given back."""
         super().take(buffer, other, output)
         self.queue.uses(self._regions[buffer])
+        if self._resident is not None:
+            self._resident.take(buffer)
         self._forget_graphs()
 
     def on_device(self, buffer: int, *, copy: bool = True) -> DeviceArray:
@@ -156,6 +194,11 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
         shape = [int(size) for size in about.type.shape]
         return array_of(self.device, region, shape, about.type.dtype.numpy)
 
+    def prepare(self, buffer: int | None = None) -> None:
+        """See ``Program``: what other programs have made for it is new."""
+        if self._resident is not None:
+            self._resident.prepare()
+
     # ------------------------------------------------------------- what it is
 
     @property
@@ -166,7 +209,22 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
     @property
     def nbytes(self) -> int:
         """Bytes of memory besides parameters and states."""
-        return super().nbytes + self._inputs.nbytes
+        chain = 0 if self._resident is None else self._resident.nbytes
+        return super().nbytes + self._inputs.nbytes + chain
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Which kernels are run as one, or why they are not."""
+        chain = self._chain
+        if chain is None:
+            return ()
+        which = f"kernels k{chain.first} to k{chain.end - 1}"
+        if self.apart:
+            return (f"{which} could be one kernel, and are started one by one: {self.apart}",)
+        stage, _ = self._written[KEY].stages
+        return (
+            f"{which} are one kernel of {stage.groups[0]} blocks that stay, in {len(chain.stages)} stages",
+        )
 
     @property
     def kernels(self) -> int:
@@ -191,10 +249,14 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
         back: Readback[PinnedStaging],
     ) -> None:
         part = Part(first, end, updates, back is self._verdict)
+        if self._resident is not None:
+            self._resident.refresh()
         with self.device.guard:
             self.queue.follow_neighbours()
             # Before the work: some of it may have been started when an error comes.
             self.queue.started += 1
+            if self._resident is not None:
+                self._resident.start_packing()
             if times is not None:
                 self._run_timed(part, times)
             elif not self._replay(part):
@@ -223,12 +285,35 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
 
     def _launch(self, part: Part) -> None:
         """Start the launches and copies of a part, one by one."""
-        for number in range(part.first, part.end):
-            self._launch_kernel(number)
+        number = part.first
+        while number < part.end:
+            if self._is_chain(number, part.end):
+                number = self._launch_chain()
+            else:
+                self._launch_kernel(number)
+                number += 1
         self._launch_copies(part)
 
+    def _is_chain(self, number: int, end: int) -> bool:
+        """Whether the chain begins with a kernel, and all of it is to be run. Whoever is careful wants to know which kernel fails."""
+        resident = self._resident
+        if resident is None or self.device.careful:
+            return False
+        return number == resident.chain.first and resident.chain.end <= end
+
+    def _launch_chain(self) -> int:
+        """Start the chain; the kernel after it."""
+        resident = self._resident
+        if resident is None or resident.launch is None:
+            raise InternalError("a chain that is not bound cannot be started")
+        resident.launch.start(self.queue.stream)
+        return resident.chain.end
+
     def _launch_in_lanes(self, part: Part) -> None:
-        """The same, with kernels that need not wait for each other on streams beside each other."""
+        """The same, with kernels that need not wait for each other on streams beside each other; a chain has the device to itself."""
+        if any(self._is_chain(number, part.end) for number in range(part.first, part.end)):
+            self._launch(part)
+            return
         alone = {k for k, kernel in enumerate(self.plan.kernels) if self._scratch_of(kernel)}
         turns = schedule(self._hazards, range(part.first, part.end), alone, lanes.LANES)
         while len(self._lanes) <= max((turn.lane for turn in turns), default=0):
@@ -327,6 +412,8 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
         if not self.device.lost and not self.device.context.elsewhere:
             self._wait()
         self._forget_graphs()
+        if self._resident is not None:
+            self._resident.close()
         super().close()
         self._inputs.close()
         self._launches, self._events, self._lanes = [], [], []

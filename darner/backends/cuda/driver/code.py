@@ -76,21 +76,30 @@ class CudaKernel:
         self, stage: Stage, addresses: Sequence[tuple[int, int]], maps: Sequence[bytes]
     ) -> CudaLaunch:
         """A launch that is prepared: where each of the stage's bindings lies, and its maps."""
-        static = self.attribute(OfKernel.STATIC_SHARED)
-        if stage.shared > self._asked and stage.shared + static > STATIC_LIMIT:
-            self._set(OfKernel.MOST_SHARED, stage.shared)
-            self._asked = stage.shared
+        self._ask_shared(stage)
         made = CudaLaunch(self._library, self, stage, addresses, maps)
         if stage.cooperative:
             self._check_residence(stage, made)
         return made
+
+    def residents(self, stage: Stage) -> int:
+        """How many blocks of a stage the device holds at a time, if it is not one of clusters."""
+        self._ask_shared(stage)
+        return self.blocks(stage.threads, stage.shared) * self._processors
+
+    def _ask_shared(self, stage: Stage) -> None:
+        """Have as much shared memory as a stage needs."""
+        static = self.attribute(OfKernel.STATIC_SHARED)
+        if stage.shared > self._asked and stage.shared + static > STATIC_LIMIT:
+            self._set(OfKernel.MOST_SHARED, stage.shared)
+            self._asked = stage.shared
 
     def _check_residence(self, stage: Stage, launch: CudaLaunch) -> None:
         """Refuse a launch whose blocks wait for each other and would not all run at once: it would never end."""
         if stage.cluster != (1, 1, 1):
             most = launch.clusters() * prod(stage.cluster)
         else:
-            most = self.blocks(stage.threads, stage.shared) * self._processors
+            most = self.residents(stage)
         if prod(stage.groups) > most:
             raise InternalError(
                 f"{launch} has {prod(stage.groups)} blocks that wait for each other, and the device holds {most} at a time"

@@ -12,12 +12,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ....graph.integers import round_up
+from .together import TOGETHER
+
 REPORT, STATES, NOTHING, FIRST = range(4)
 SHUFFLE = 1
 """The lowest bit of a state at a shuffle."""
-OUTSIDE, APART, APART_IN_STEP = 1, 2, 3
-"""What is told of: an access outside of a memory, and a barrier or shuffle that not all threads come to."""
+SPINNING = 0xFFFFFFFE
+"""The state of a thread that looks again and again at what another block is to write."""
+OUTSIDE, APART, APART_IN_STEP, STUCK = 1, 2, 3, 4
+"""What is told of: an access outside of a memory, a barrier or shuffle that not all threads come to, and blocks that all wait for each other."""
 REPORT_WORDS = 8
+LINE = 64
 WARP = 32
 
 _PLACE = """
@@ -28,6 +34,11 @@ define internal ptr @place(ptr %record, i32 %slot, i64 %start, i64 %size) noinli
   %base = load ptr, ptr %where
   %after = getelementptr i64, ptr %where, i32 1
   %bytes = load i64, ptr %after
+  %found = call ptr @inside(ptr %record, i32 %slot, ptr %base, i64 %bytes, i64 %start, i64 %size)
+  ret ptr %found
+}}
+
+define internal ptr @inside(ptr %record, i32 %slot, ptr %base, i64 %bytes, i64 %start, i64 %size) noinline nounwind {{
   %end = add i64 %start, %size
   %outside = icmp ugt i64 %end, %bytes
   br i1 %outside, label %wrong, label %right, !prof !{{!"branch_weights", i32 1, i32 2000}}
@@ -274,6 +285,7 @@ class Blocks:
         names: of the memories in the record, by slot.
         shared: the bytes of those that are shared memory, by slot.
         bound: the positions of the bindings that the others are, by slot.
+        together: whether blocks wait for each other.
     """
 
     threads: int
@@ -281,6 +293,7 @@ class Blocks:
     names: tuple[str, ...]
     shared: Mapping[int, int]
     bound: Mapping[int, int]
+    together: bool = False
 
     def joined(self, thread: str) -> str:
         """The whole module, of that of a thread."""
@@ -292,8 +305,10 @@ class Blocks:
                 words=FIRST + 2 * len(self.names),
                 fields="\n".join(self._fields()),
                 garbage="\n".join(self._garbage()),
+                spinning=SPINNING,
+                **self._room(),
             )
-            for text in (_PLACE, _WAITING if self.waits else _PLAIN, _KERNEL)
+            for text in self._texts
         )
         # What both declare, the thread's module declares.
         lines = [
@@ -304,9 +319,34 @@ class Blocks:
         names = [f"; memory {slot} {name}" for slot, name in enumerate(self.names)]
         return "\n".join([*names, *kept, *lines])
 
+    @property
+    def _texts(self) -> tuple[str, ...]:
+        if self.together:
+            return _PLACE, _WAITING, TOGETHER
+        return _PLACE, _WAITING if self.waits else _PLAIN, _KERNEL
+
+    def _room(self) -> dict[str, int]:
+        """Where things lie in the memory of a block that is begun beside others: in bytes from the record on."""
+        found, at = {}, 0
+
+        def put(name: str, nbytes: int) -> None:
+            nonlocal at
+            found[name] = at
+            at += round_up(nbytes, LINE)
+
+        put("record", 8 * (FIRST + 2 * len(self.names)))
+        put("states", 4 * self.threads)
+        put("handles", 8 * self.threads)
+        put("nothing", LINE)
+        for slot, nbytes in self.shared.items():
+            put(f"shared{slot}", nbytes)
+        found["room"] = at
+        return found
+
     def _fields(self) -> list[str]:
         """The lines that fill the record."""
-        lines = []
+        lines: list[str] = []
+        rooms = self._room()
 
         def put(number: int, kind: str, value: str) -> None:
             lines.append(f"  %field{number} = getelementptr i64, ptr %record, i32 {number}")
@@ -328,7 +368,11 @@ class Blocks:
                 put(at, "ptr", f"%given{slot}_0")
                 put(at + 1, "i64", f"%given{slot}_1")
             else:
-                lines.append(f"  %shared{slot} = alloca i8, i64 {max(int(nbytes), 1)}, align 16")
+                if self.together:
+                    where = f"getelementptr i8, ptr %record, i64 {rooms.get(f'shared{slot}', 0)}"
+                else:
+                    where = f"alloca i8, i64 {max(int(nbytes), 1)}, align 16"
+                lines.append(f"  %shared{slot} = {where}")
                 put(at, "ptr", f"%shared{slot}")
                 put(at + 1, "i64", nbytes)
         return lines
@@ -346,6 +390,7 @@ def _is_own(line: str) -> bool:
     """Whether a line declares what is written here."""
     return line.startswith("declare") and _declared(line).strip('"') in (
         "place",
+        "inside",
         "room",
         "give_back",
     )

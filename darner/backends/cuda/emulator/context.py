@@ -9,6 +9,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import prod
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -289,6 +290,10 @@ class EmulatedKernel:
         for address, nbytes in addresses:
             self._context.check_range(address, nbytes, "cuLaunchKernelEx")
         return EmulatedLaunch(self._run, stage.groups, addresses)
+
+    def residents(self, stage: Stage) -> int:
+        """See ``interface.Kernel``: a thread of the host's runs all blocks by turns."""
+        return prod(stage.groups)
 
 
 class EmulatedContext:

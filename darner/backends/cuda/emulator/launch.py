@@ -16,7 +16,7 @@ from ....graph.forks import native_call
 from ...base.llvm import Target, binding, emitted, run_passes
 from ..code import parsed
 from ..stage import Grid, Stage
-from .blocks import APART, OUTSIDE, REPORT_WORDS, SHUFFLE
+from .blocks import APART, OUTSIDE, REPORT_WORDS, SHUFFLE, STUCK
 
 Pointers = Sequence[tuple[int, int]]
 """Addresses and bytes of what a launch has bound."""
@@ -78,6 +78,8 @@ class Code:
         bindings = (ctypes.c_uint64 * max(len(flat), 1))(*flat)
         report = (ctypes.c_uint64 * REPORT_WORDS)()
         parts = min(_cores(), count) if count * stage.threads > FEW else 1
+        if stage.cooperative:
+            parts = 1
 
         def run_part(part: int) -> None:
             first, last = count * part // parts, count * (part + 1) // parts
@@ -99,6 +101,8 @@ def _told(report: Sequence[int], stage: Stage) -> str:
         names = (line.split() for line in stage.ir.splitlines() if line.startswith("; memory "))
         name = next((" ".join(words[3:]) for words in names if int(words[2]) == which), "")
         return f"{where}: a kernel reads or writes {size} bytes from byte {start} on, outside of '{name}'"
+    if what == STUCK:
+        return f"{where}: all blocks wait for what none of them writes"
     kind = "shuffle" if what != APART or which & SHUFFLE else "barrier"
     return f"{where}: not all threads come to the same {kind} (number {which >> 1} of the kernel)"
 

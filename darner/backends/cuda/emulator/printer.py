@@ -22,7 +22,7 @@ from ..printer.lanes import CardLane
 from ..printer.printer import KERNEL
 from ..printer.types import CodeBlock, CodeFunction, bytes_of, constant, integer, pointer
 from ..printer.values import Values
-from .blocks import SHUFFLE, STATES, Blocks
+from .blocks import SHUFFLE, SPINNING, STATES, Blocks
 
 if TYPE_CHECKING:
     from ..machine import Machine
@@ -78,6 +78,7 @@ class EmulatedPrinter(Printer):
     ) -> None:
         self.slots: dict[str, int] = {}
         self.waits = 0
+        self._found: dict[str, tuple[Raw, Raw]] = {}
         self._turn: Pointer | None = None
         self._ends_of_thread: tuple[CodeBlock, CodeBlock] | None = None
         super().__init__(machine, threads, function)
@@ -153,9 +154,36 @@ class EmulatedPrinter(Printer):
         """See ``Memories``."""
         if memory.space == "local":
             return super().address(memory, item, number)
+        name, number = self.whole(memory, item, number)
+        if name in self._found:
+            return self._checked_at(name, self.wide(number), bytes_of(item))
         if memory.space == "buffer":
-            self.buffers[memory.name] = self.record
-        return self._checked(self.slot(memory.name), self.wide(number), bytes_of(item))
+            self.buffers[name] = self.record
+        return self._checked(self.slot(name), self.wide(number), bytes_of(item))
+
+    def resize_dynamic(self, memory: Memory, nbytes: int) -> None:
+        """See ``Printer``."""
+        super().resize_dynamic(memory, nbytes)
+        self.sizes[memory.name] = integer(32, 4), nbytes // 16
+
+    def found_at(self, name: str, address: Operand, nbytes: Operand) -> None:
+        """See ``Memories``."""
+        base = self.ir.inttoptr(self.raw(address), pointer(0))
+        self._found[name] = base, self.raw(nbytes)
+        self.slot(name)
+
+    def _checked_at(self, name: str, number: Raw, size: int) -> Pointer:
+        """The same of memory that the code has found itself."""
+        base, nbytes = self._found[name]
+        p, wide = pointer(0), integer(64)
+        inside = function_of(self.module, "inside", p, [p, integer(32), p, wide, wide, wide])
+        which, whole = constant(integer(32), self.slot(name)), constant(wide, size)
+        start = self.ir.mul(number, whole)
+        return self.ir.call(inside, [self.record, which, base, nbytes, start, whole])
+
+    def pause(self) -> None:
+        """Let other threads and blocks go on: this one waits for what they write."""
+        self._stop(constant(integer(32), SPINNING))
 
     def _checked(self, slot: int, number: Raw, size: int) -> Pointer:
         """Where an item of a memory lies, which is seen to be inside."""
@@ -174,12 +202,17 @@ class EmulatedPrinter(Printer):
 
     def _wait(self, kind: int) -> None:
         """Stop here until other threads have come."""
+        self.waits += 1
+        self._stop(constant(integer(32), self.waits << 1 | kind))
+
+    def _stop(self, state: Raw) -> None:
+        """Stop here, in a state."""
         from llvmlite import ir
 
-        self.waits += 1
+        self.waits = max(self.waits, 1)
         states = self._field(STATES)
         own = self.ir.gep(states, [self.wide(self.local)], source_etype=integer(32))
-        self.ir.store(constant(integer(32), self.waits << 1 | kind), own)
+        self.ir.store(state, own)
         token = ir.Constant(_token(), None)
         suspend = function_of(self.module, "llvm.coro.suspend", integer(8), [_token(), integer(1)])
         how = self.ir.call(suspend, [token, constant(integer(1), 0)])
@@ -242,7 +275,9 @@ class EmulatedPrinter(Printer):
                 item, count = self.sizes[name]
                 memories[number] = bytes_of(item) * count
         places = {self.slot(name): position for position, name in enumerate(names)}
-        blocks = Blocks(self.threads, bool(self.waits), tuple(self.slots), memories, places)
+        blocks = Blocks(
+            self.threads, bool(self.waits), tuple(self.slots), memories, places, self.together
+        )
         return blocks.joined(str(self.module))
 
     def _opened(self) -> tuple[Raw, Raw]:

@@ -56,6 +56,7 @@ class Memories(Blocks):
     Attributes:
         bases: the addresses of other memory than buffers.
         sizes: the items of shared memory: their type, and how many.
+        parts: names that stand for a part of other memory, from a byte on.
         space: where buffers and tables lie.
     """
 
@@ -65,6 +66,7 @@ class Memories(Blocks):
         super().__init__(function)
         self.bases: dict[str, Pointer] = {}
         self.sizes: dict[str, tuple[Type, int]] = {}
+        self.parts: dict[str, tuple[str, int]] = {}
 
     # ------------------------------------------------------------- where it lies
 
@@ -111,9 +113,28 @@ class Memories(Blocks):
             return constant(integer(64), raw.constant % (1 << 32))
         return self.ir.zext(raw, integer(64))
 
+    def whole(self, memory: Memory, item: Type, number: Held) -> tuple[str, Held]:
+        """The memory that a memory is a part of, and the number of an item there."""
+        name, start = self.parts.get(memory.name, (memory.name, 0))
+        return name, self.operate("+", number, start // bytes_of(item)) if start else number
+
+    def part_of(
+        self, memory: Memory, start: int, dtype: DType, shape: int | Sequence[int], name: str
+    ) -> Memory:
+        """Shared memory that is a part of other shared memory, from a byte on that is a multiple of 16."""
+        found = f"{name}.{len(self.parts)}"
+        self.parts[found] = memory.name, start
+        sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+        return Memory(found, dtype, False, 1, sizes, "shared", builder=self)
+
+    def found_at(self, name: str, address: Operand, nbytes: Operand) -> None:
+        """Let a buffer be where the code has found that it lies, and has so many bytes."""
+        self.buffers[name] = self.ir.inttoptr(self.raw(address), pointer(self.space))
+
     def address(self, memory: Memory, item: Type, number: Held) -> Pointer:
         """Where an item lies."""
-        base = self.buffer(memory.name) if memory.space == "buffer" else self.bases[memory.name]
+        name, number = self.whole(memory, item, number)
+        base = self.buffer(name) if memory.space == "buffer" else self.bases[name]
         return self.moved(base, self.wide(number), item)
 
     def moved(self, base: Pointer, number: Raw, item: Type) -> Pointer:

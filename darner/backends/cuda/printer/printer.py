@@ -38,6 +38,7 @@ class Printer(Memories):
 
     Attributes:
         cluster: blocks of a cluster along each axis.
+        together: whether all blocks run at once, because they wait for each other.
         maps: the tensor maps that the kernel is given.
     """
 
@@ -52,6 +53,7 @@ class Printer(Memories):
         self.machine = machine
         self.threads = threads
         self.cluster: Grid = (1, 1, 1)
+        self.together = False
         self.maps: list[TensorMap] = []
         self._map_arguments: list[Raw] = []
         self._dynamic = 0
@@ -165,6 +167,10 @@ class Printer(Memories):
         shape = (nbytes // 16,)
         return Memory("dynamic", dtypes.u32, False, 4, shape, "shared", builder=self)
 
+    def resize_dynamic(self, memory: Memory, nbytes: int) -> None:
+        """Let what ``dynamic_shared`` gave have so many bytes: for what is known only when all is written."""
+        self._dynamic = nbytes
+
     def tensor_map(self, described: TensorMap) -> Raw:
         """The address of a tensor map, which becomes a parameter of the kernel."""
         from llvmlite import ir
@@ -219,6 +225,7 @@ class Printer(Memories):
             shared=self._dynamic,
             cluster=self.cluster,
             maps=tuple(self.maps),
+            cooperative=self.together,
             early=self.starts_early,
         )
 

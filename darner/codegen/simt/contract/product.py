@@ -180,6 +180,13 @@ def product_of(spec: Spec, *, tf32: bool = False, halves: bool = False) -> Produ
     return product if in_rows or not pairs else None
 
 
+def product_at(node: Node) -> Product | None:
+    """The product that a node is, whatever its kernel makes of it, if its operands are views of what lies in memory."""
+    seen = [strided(operand, widened=True) for operand in node.operands]
+    views = [view for view in seen if view is not None and _is_read(view.base)]
+    return _product(node, *views) if len(views) == len(seen) else None
+
+
 def in_halves(spec: Spec) -> bool:
     """Whether a kernel is a product whose sums are taken in pairs, from both halves of the columns."""
     if spec.kind != "contract":
