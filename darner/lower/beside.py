@@ -6,15 +6,11 @@ What turns the queries of an attention and what turns its keys, the updates of m
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from ..graph.types import TupleType
 from ..ops.faults import can_fail
-
-if TYPE_CHECKING:
-    from ..graph.facts import Role
-    from ..graph.node import Node
-    from .groups import Group
+from .groups import Group
+from .joining import Joining
 
 SMALL = 1 << 21
 """Elements of a map up to which it is small."""
@@ -22,21 +18,8 @@ MOST_VALUES = 48
 """Values that such kernels read and write together, at most."""
 
 
-class Beside:
+class Beside(Joining):
     """What a fusion does with small maps: the part of ``fuse`` that puts them side by side."""
-
-    if TYPE_CHECKING:
-        nodes: list[Node]
-        roles: list[Role]
-        home: dict[int, int]
-        groups: dict[int, Group]
-        order: dict[int, float]
-        sources: list[tuple[int, ...]]
-        readers: list[list[int]]
-
-        def _is_kept(self, id: int) -> bool: ...
-        def _may_join(self, producer: int, consumer: int) -> bool: ...
-        def _join(self, producer: int, consumer: int, kind: str) -> None: ...
 
     def besides(self) -> None:
         """Join small maps that one kernel needs, or that need one kernel, and not each other."""
