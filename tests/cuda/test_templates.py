@@ -153,6 +153,22 @@ def test_parts_of_concatenations_are_written_where_they_belong(shape, head, rota
     compare(graph, {"x": array}, 1e-5 if dtype == "f32" else 1e-2)
 
 
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("last", [64, 30])
+def test_parts_that_are_not_alike_have_workgroups_of_their_own(dtype, last):
+    graph = darner.Graph()
+    queries, keys = graph.input("queries", (2, 24, 192)), graph.input("keys", (2, 24, 128))
+    values = graph.input("values", (2, 24, last // 2, 2))
+    turned = [graph.rope(x, 1e4, 64) for x in (queries, keys)]
+    whole = graph.concat([*turned, values.reshape((2, 24, last)) * 2.0], -1).cast(dtype)
+    graph.set_outputs([whole])
+    arrays = {
+        leaf.name: RNG.standard_normal(leaf.shape).astype(np.float32)
+        for leaf in graph.inputs.values()
+    }
+    compare(graph, arrays, 1e-5 if dtype == "f32" else 1e-2)
+
+
 def test_a_map_has_workgroups_for_each_shape_of_its_results():
     graph = darner.Graph()
     queries, keys = graph.input("queries", (2, 24, 192)), graph.input("keys", (2, 24, 128))

@@ -19,6 +19,10 @@ MOST_PARTS = 4
 """Parts that a thread makes at once, at most."""
 
 
+MOST_PIECES = 8
+"""Parts that workgroups of their own make, at most."""
+
+
 @dataclass(frozen=True)
 class Parts:
     """A map by the parts of its results.
@@ -57,6 +61,44 @@ def parts_of(body: Graph, outputs: Sequence[Node], together: int) -> Parts | Non
         return None
     joined = [node for node in found if node is not None]
     return Parts(_by_parts(body, outputs, joined), count, shape)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a concatenation whose parts are not alike.
+
+    Attributes:
+        node: what is computed, in a body that has it as an output.
+        start: where a row of it begins in a row of the whole.
+        width: elements of a row of it.
+        whole: elements of a row of the whole.
+    """
+
+    node: Node
+    start: int
+    width: int
+    whole: int
+
+    def item(self, unit: Value, together: int) -> Value:
+        """Where a unit of it lies in the whole, in units."""
+        units = self.width // together
+        return unit // units * (self.whole // together) + self.start // together + unit % units
+
+
+def pieces_of(body: Graph, output: Node, together: int) -> tuple[Graph, list[Piece]] | None:
+    """A result that is a concatenation, part by part, where the rows of all parts are whole vectors of so many elements; and the body that has them as outputs."""
+    joined = _joined(output)
+    if joined is None or any(map(can_fail, body.nodes)) or output.dtype.itemsize > 4:
+        return None
+    widths = [sizes(part)[-1] for part in joined.operands]
+    if not 1 < len(widths) <= MOST_PIECES or any(width % together for width in widths):
+        return None
+    if not all(widths) or not output.size:
+        return None
+    made = _by_parts(body, [output], [joined])
+    starts = [sum(widths[:k]) for k in range(len(widths))]
+    found = zip(made.outputs, starts, widths, strict=True)
+    return made, [Piece(node, start, width, sum(widths)) for node, start, width in found]
 
 
 def _joined(output: Node) -> Node | None:

@@ -22,7 +22,7 @@ from ..dispatch import Dispatch, Stage, Written
 from ..elements import ThreadElements
 from ..machine import Machine
 from ..template import Template
-from .parts import parts_of
+from .parts import Parts, Piece, parts_of, pieces_of
 from .vectors import Gathered, Seen, seen_as_vectors
 
 KINDS = ("map", "rows", "contract", "index")
@@ -64,10 +64,10 @@ def _stage(
 ) -> Stage:
     """Results by their shapes, named by their numbers."""
     dispatch = Dispatch(spec, machine, whole=True)
-    regions = [
-        (elements is None and _by_parts(dispatch, numbers)) or _of_shape(dispatch, shape, numbers)
-        for shape, numbers in groups.items()
-    ]
+    regions: list[Region] = []
+    for shape, numbers in groups.items():
+        found = [] if elements is not None else _by_parts(dispatch, numbers)
+        regions += found or [_of_shape(dispatch, shape, numbers)]
     b, first = dispatch.builder, 0
     for region in regions:
         last = first + region.groups(dispatch.threads)
@@ -80,21 +80,45 @@ def _stage(
     return dispatch.finish(first)
 
 
-def _by_parts(dispatch: Dispatch, numbers: Sequence[int]) -> Region | None:
-    """Results of one shape by their parts, where they have such."""
+def _by_parts(dispatch: Dispatch, numbers: Sequence[int]) -> list[Region]:
+    """Results of one shape by their parts, where they have such: by all of equal ones at once, or each by workgroups of its own."""
     body = dispatch.body
-    parts = parts_of(body, [body.outputs[i] for i in numbers], VECTOR)
-    if parts is None:
-        return None
-    for i in numbers:
-        dispatch.as_vectors(dispatch.results[i], VECTOR)
+    results = [body.outputs[i] for i in numbers]
+    parts = parts_of(body, results, VECTOR)
+    if parts is not None:
+        for i in numbers:
+            dispatch.as_vectors(dispatch.results[i], VECTOR)
+        memories = [dispatch.results[i] for i in numbers]
+        return [_of_parts(dispatch, parts, memories, lambda at: at)]
+    pieces = pieces_of(body, results[0], VECTOR) if len(results) == 1 else None
+    if pieces is None:
+        return []
+    memory = dispatch.as_vectors(dispatch.results[numbers[0]], VECTOR)
+    return [_of_piece(dispatch, pieces[0], piece, memory) for piece in pieces[1]]
+
+
+def _of_parts(
+    dispatch: Dispatch, parts: Parts, memories: Sequence[Memory], item: Callable[[Value], Value]
+) -> Region:
+    """Equal parts of results; ``item`` says where a unit of the results lies."""
     seen = _as_vectors(dispatch, parts.body, parts.body.outputs)
-    outputs = [
-        (node, dispatch.results[numbers[k // parts.count]])
-        for k, node in enumerate(parts.body.outputs)
-    ]
-    unit = Unit(dispatch, parts.shape, outputs, lambda k, at: parts.item(k, at, VECTOR))
+    outputs = [(node, memories[k // parts.count]) for k, node in enumerate(parts.body.outputs)]
+    unit = Unit(dispatch, parts.shape, outputs, lambda k, at: item(parts.item(k, at, VECTOR)))
     return Region(unit, parts.body, VECTOR, seen)
+
+
+def _of_piece(dispatch: Dispatch, body: Graph, piece: Piece, memory: Memory) -> Region:
+    """One part of a result, by its own parts where it has equal ones."""
+
+    def item(at: Value) -> Value:
+        return piece.item(at, VECTOR)
+
+    parts = parts_of(body, [piece.node], VECTOR)
+    if parts is not None:
+        return _of_parts(dispatch, parts, [memory], item)
+    seen = _as_vectors(dispatch, body, [piece.node])
+    unit = Unit(dispatch, tuple(sizes(piece.node)), [(piece.node, memory)], lambda _, at: item(at))
+    return Region(unit, body, VECTOR, seen)
 
 
 def _of_shape(dispatch: Dispatch, shape: tuple[int, ...], numbers: Sequence[int]) -> Region:
