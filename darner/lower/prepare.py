@@ -1,4 +1,7 @@
-"""A graph as lowering wants it: primitives, and the few composites that have kernels of their own; equal calls once."""
+"""A graph as lowering wants it: primitives, and the few composites that have kernels of their own; equal calls once.
+
+Gradients then read what the forward pass keeps for them (``kept``).
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from ..graph.types import TensorType
 from ..ops.quantised.stored import restored_node, stored_type
 from ..transforms.expand import expand
 from .copies import reading_copies
+from .kept import beside_ops, with_kept
 from .roles import stays_whole, whole_ops
 
 MOST_WRITTEN = 256
@@ -31,10 +35,14 @@ def prepare(graph: Graph, whole: Collection[str] | None = None) -> Graph:
     >>> names.count("max"), names.count("exp")
     (1, 1)
     """
-    names = whole_ops() if whole is None else whole
+    names = frozenset(whole_ops() if whole is None else whole)
+    alone = names - beside_ops()
     graph = with_stored_parameters(graph)
-    written = expand(graph, keep=lambda node: node.op.name in names and stays_whole(node))
-    return reading_copies(merged(_Bodies().rewritten(written)))
+    written = expand(graph, keep=lambda node: node.op.name in alone and stays_whole(node))
+    found = merged(_Bodies().rewritten(written))
+    kept = with_kept(found, names)
+    # What they read rounded is rounded already where others read it so.
+    return reading_copies(found if kept is found else merged(kept))
 
 
 class _Bodies:

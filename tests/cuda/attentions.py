@@ -17,7 +17,7 @@ TOLERANCE = {"bf16": 4e-3, "f16": 6e-4}
 
 @dataclass(frozen=True)
 class Case:
-    """An attention: sizes, what it is asked for, and which masks and biases it has."""
+    """An attention: sizes, what it is asked for, and which masks and biases it has; ``kept`` is one with its gradients, which read what it keeps."""
 
     heads: int
     kv_heads: int
@@ -28,13 +28,14 @@ class Case:
     value_width: int = 0
     dtype: str = "bf16"
     backward: bool = False
+    kept: bool = False
     mask: tuple = ()
     bias: tuple = ()
     finish: bool = False
     options: dict = field(default_factory=dict, hash=False)
 
     def __str__(self):
-        kind = "backward" if self.backward else "forward"
+        kind = "backward" if self.backward else "both" if self.kept else "forward"
         sizes = f"{self.batch}x{self.heads}x{self.kv_heads}x{self.queries}x{self.keys}"
         options = "-".join(f"{name}={value}" for name, value in self.options.items())
         return f"{kind}-{self.dtype}-{sizes}x{self.width}-{self.value_width or ''}{options}"
@@ -52,7 +53,7 @@ class Case:
             "k": shape(self.kv_heads, self.keys, self.width),
             "v": shape(self.kv_heads, self.keys, width),
         }
-        if self.backward:
+        if self.backward or self.kept:
             found["dy"] = shape(self.heads, self.queries, width)
         return found
 
@@ -69,7 +70,11 @@ class Case:
             options["offset"] = graph.input("offset", (self.batch,), "i32")
         if self.bias or self.finish:
             factors = [factor.cast("f32") for factor in factors]
-        if self.backward:
+        if self.kept:
+            y = graph.scaled_dot_attention(*factors[:3], **options)
+            grads = graph.scaled_dot_attention_backward(*factors, **options)[:3]
+            outputs = [y.cast(self.dtype), *grads]
+        elif self.backward:
             outputs = list(graph.scaled_dot_attention_backward(*factors, **options))[:3]
         else:
             y = graph.scaled_dot_attention(*factors, **options)

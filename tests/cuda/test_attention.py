@@ -30,6 +30,7 @@ def run(case, monkeypatch, cut=None):
     plan, arrays = planned(case.graph(), MACHINE), case.arrays()
     found = [plan.spec(kernel) for kernel in plan.kernels]
     assert NAME in [kernels.template_of(spec, MACHINE).name for spec in found]
+    assert not case.kept or "attention_statistics" in [name for spec in found for name in spec.ops]
     outputs = running.Kernels(plan, arrays, MACHINE).run()
     running.launches.cache_clear()
     return outputs, arrays
@@ -95,6 +96,30 @@ def test_gradients_are_the_reference(case, cut, monkeypatch):
     ("case", "cut"), SLOW_BACKWARD, ids=lambda x: str(x) if x.__class__ is Case else ""
 )
 def test_gradients_of_all_kinds_are_the_reference(case, cut, monkeypatch):
+    assert_near(case, *run(case, monkeypatch, **cut))
+
+
+KEPT = [
+    (Case(2, 1, 40, 20, 16, kept=True, options={"causal": True, "layout": "bshd"}), SMALL),
+    (Case(2, 2, 24, 40, 24, kept=True, finish=True, mask=(1, 1, 1, 40)), SMALL),
+]
+SLOW_KEPT = [
+    (Case(3, 1, 40, 40, 72, value_width=40, dtype="f16", kept=True), SMALL),
+    (Case(1, 1, 20, 20, 136, kept=True, options={"causal": True}), SMALL),
+    (Case(2, 1, 40, 40, 16, kept=True, bias=(2, 40, 40), options={"softcap": 1.5}), SMALL),
+]
+
+
+@pytest.mark.parametrize(("case", "cut"), KEPT, ids=lambda x: str(x) if x.__class__ is Case else "")
+def test_gradients_by_what_the_forward_pass_kept_are_the_reference(case, cut, monkeypatch):
+    assert_near(case, *run(case, monkeypatch, **cut))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("case", "cut"), SLOW_KEPT, ids=lambda x: str(x) if x.__class__ is Case else ""
+)
+def test_gradients_of_all_kinds_by_what_was_kept_are_the_reference(case, cut, monkeypatch):
     assert_near(case, *run(case, monkeypatch, **cut))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from ...graph.errors import ArgumentError, UnsupportedError
 from ...graph.graph import Graph
 from ...graph.parts import Parts
+from ...lower.kept import beside_ops
 from ...lower.lower import lower
 from ...lower.plan import Kernel, Plan, Spec
 from ...lower.roles import whole_ops
@@ -31,6 +32,8 @@ def lower_for(
     backend = backend_of(device)
     rules = backend.rules(backend.machine(device))
     whole, ended, segment = set(whole_ops()), set(rules.ended), None
+    if not rules.keeps:
+        whole -= beside_ops()
     while True:
         plan = lower(
             graph,
@@ -55,6 +58,8 @@ def lower_for(
             _refuse_host(spec, kernel, device)
         named = {name for _, spec in lacking for name in spec.ops}
         named &= whole | ended
+        # First a kernel is tried without what it would write beside its result.
+        named = named & beside_ops() or named
         if not named:
             kernel, spec = lacking[0]
             ops = ", ".join(dict.fromkeys(spec.ops))

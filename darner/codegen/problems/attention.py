@@ -19,6 +19,10 @@ FORWARD = "scaled_dot_attention"
 BACKWARD = "scaled_dot_attention_backward"
 
 
+STATISTICS = "attention_statistics"
+"""What a kernel writes beside the result; a gradient's operand of the name ``statistics`` is it."""
+
+
 GRADIENTS = ("q", "k", "v", "bias")
 """What the gradients are of, in the order of the op's results."""
 
@@ -54,6 +58,11 @@ class Described:
     value_width: int
     operands: dict[str, Operand] = field(hash=False)
     offset: Node | None
+
+    @property
+    def reads_kept(self) -> bool:
+        """Whether it is a gradient that is given the result and the statistics of the forward pass."""
+        return "out" in self.operands
 
     @property
     def layout(self) -> str:
@@ -144,6 +153,18 @@ def main_node(spec: Spec) -> Node | None:
     return only_node(spec, (FORWARD, BACKWARD))
 
 
+def statistics_number(spec: Spec) -> int | None:
+    """Which result of a kernel is the statistics that gradients read; None where it has no such."""
+    names = [output.op.name for output in spec.body.outputs]
+    return names.index(STATISTICS) if STATISTICS in names else None
+
+
+def result_numbers(spec: Spec) -> list[int]:
+    """Which results of a kernel are made of the attention's elements."""
+    outputs = spec.body.outputs
+    return [i for i, output in enumerate(outputs) if output.op.name != STATISTICS]
+
+
 def described(node: Node) -> Described:
     """The attention that a node of a body computes."""
     given = dict(zip(node.slots, node.operands, strict=True))
@@ -152,7 +173,7 @@ def described(node: Node) -> Described:
     _, kv_heads, keys, _ = _heads_first(layout, [int(n) for n in given["k"].shape])
     operands: dict[str, Operand] = {}
     for name, item in given.items():
-        if name in ("mask", "bias"):
+        if name in ("mask", "bias", "statistics"):
             operands[name] = _operand(item)
         elif name != "offset":
             found = _operand(item)

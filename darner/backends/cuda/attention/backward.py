@@ -1,6 +1,6 @@
 """The gradients of attention by ``mma.sync``, without anything that two blocks add to.
 
-First what is known of each query (``forward.write_statistics``). Then blocks of queries sum their gradients over keys, and blocks of keys theirs and those of values over the
+First what is known of each query (``kept.write_kept``, or ``forward.write_known_again`` where the forward pass kept nothing). Then blocks of queries sum their gradients over keys, and blocks of keys theirs and those of values over the
 queries of all heads that share them; there scores are computed with keys as rows, so that probabilities leave the products as the next ones take them.
 """
 
@@ -19,7 +19,8 @@ from ....graph.integers import ceil_div
 from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ..machine import Machine
-from .forward import block_place, write_results, write_statistics
+from .forward import block_place, write_known_again, write_results
+from .kept import write_kept
 from .kernel import Kernel, Launch, Left, Loader
 from .plan import Cut, forward_cuts, gradient_cuts, key_pass, query_pass, splits_keys
 from .problem import Problem
@@ -58,7 +59,10 @@ def write_backward(spec: Spec, machine: Machine, problem: Problem) -> Written:
     if not found:
         return Written(())
     known = Known.of(problem, first.rows)
-    stages = [write_statistics(spec, machine, problem, first)]
+    if problem.attention.reads_kept:
+        stages = [write_kept(spec, machine, known)]
+    else:
+        stages = [write_known_again(spec, machine, problem, first)]
     if "q" in found:
         stages.append(_of_queries(spec, machine, known, cuts[0], found["q"]))
     names = [name for name in ("k", "v") if name in found]

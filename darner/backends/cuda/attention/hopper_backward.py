@@ -29,11 +29,14 @@ from ..printer.memory import item_of
 from .backward import GRADIENTS, OfScore, Statistics, of_rows, probabilities, slopes
 from .hopper import ROW, SLAB, Barriers, HopperKernel, Ring, rows_map, slabs_of
 from .hopper_forward import ForwardKernel, hopper_cuts
+from .kept import write_kept
 from .problem import Problem
 from .rows import Fragments
 from .scores import Scores, Span
 from .softmax import Known
 
+MAPPED = ("q", "k", "v", "dy")
+"""Operands that tensor maps bring."""
 TILE = 64
 """Rows that pass by at a time."""
 BLOCK = 128
@@ -56,7 +59,7 @@ def can_write_hopper_backward(spec: Spec, machine: Machine, problem: Problem) ->
         return False
     if not are_whole(spec, range(len(spec.body.outputs))):
         return False
-    return all(rows_map(problem, name, TILE) is not None for name in problem.rows)
+    return all(rows_map(problem, name, TILE) is not None for name in MAPPED)
 
 
 def write_hopper_backward(spec: Spec, machine: Machine, problem: Problem) -> Written:
@@ -70,7 +73,10 @@ def write_hopper_backward(spec: Spec, machine: Machine, problem: Problem) -> Wri
         return Written(())
     cut = hopper_cuts(problem, machine)[0]
     known = Known.of(problem, 64 * cut.groups)
-    first = ForwardKernel(spec, machine, problem, cut, known).write()
+    if problem.attention.reads_kept:
+        first = write_kept(spec, machine, known)
+    else:
+        first = ForwardKernel(spec, machine, problem, cut, known).write()
     second = BackwardKernel(spec, machine, known, found).write()
     return Written((first, second), known.nbytes)
 
@@ -145,7 +151,7 @@ class BackwardKernel:
         self.kinds = [Kind(False)] if {"k", "v"} & found.keys() else []
         self.kinds += [Kind(True)] if "q" in found else []
         self.maps: dict[str, Raw] = {}
-        for name in self.problem.rows:
+        for name in MAPPED:
             described = rows_map(self.problem, name, TILE)
             if described is not None:
                 self.maps[name] = b.tensor_map(described)

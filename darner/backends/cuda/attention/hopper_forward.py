@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ....codegen.problems.attention import result_numbers
 from ....codegen.simt.attention.results import are_whole
 from ....codegen.simt.builder import Value
 from ....codegen.simt.dispatch import Stage, Written
 from ....graph.integers import ceil_div
+from ....graph.node import Node
 from ....lower.plan import Spec
 from ..instructions import threads
 from ..instructions.assembly import Value as Raw
@@ -152,10 +154,11 @@ class ForwardKernel:
             name: self.builder.tensor_map(described) for name, described in maps.items()
         }
         self.result = None
-        outputs = spec.body.outputs
-        if known is None and [x.id for x in outputs] == [problem.attention.node.id]:
-            described = result_map(problem, outputs[0], 0)
-            if described is not None:
+        numbers = result_numbers(spec)
+        if known is None and len(numbers) == 1:
+            output = spec.body.outputs[numbers[0]]
+            described = result_map(problem, output, numbers[0])
+            if described is not None and _is_result(problem, output):
                 self.result = self.builder.tensor_map(described)
 
     def write(self) -> Stage:
@@ -305,12 +308,12 @@ class ForwardKernel:
         if self.known is not None:
             write_known(kernel, self.known, place, sums, self.running)
             return
-        scale_rows(sums, self.running.shares())
+        scale_rows(sums, self.running.shares(place))
         if self.result is not None:
             row = b.let(place.first + kernel.group * 64)
             kernel.store_slabs(self.result, own, sums, (row, place.head, place.batch))
             return
-        numbers = range(len(self.spec.body.outputs))
+        numbers = result_numbers(self.spec)
         kernel.write_pairs(sums, problem.attention.node, numbers, place, problem.attention.queries)
 
 
@@ -321,4 +324,10 @@ def write_hopper_forward(spec: Spec, machine: Machine, problem: Problem, cut: Ho
 
 def can_write_pairs(spec: Spec) -> bool:
     """Whether all results of a spec are written in whole words by pairs of elements."""
-    return are_whole(spec, range(len(spec.body.outputs)))
+    return are_whole(spec, result_numbers(spec))
+
+
+def _is_result(problem: Problem, output: Node) -> bool:
+    """Whether an output is the attention's result as it is stored by a tensor map: itself, or rounded to the factors' type."""
+    node = problem.attention.node
+    return output.id == node.id or (output.op.name == "cast" and output.inputs == (node.id,))

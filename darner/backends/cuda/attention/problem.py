@@ -20,7 +20,7 @@ WIDEST = 256
 """Numbers of a row that a warp can hold sums of."""
 FEWEST_QUERIES = 16
 """Queries of a head that a warp multiplies at a time; fewer are read, not multiplied."""
-FACTORS = ("q", "k", "v", "dy")
+FACTORS = ("q", "k", "v", "dy", "out")
 """Operands that are multiplied."""
 
 

@@ -94,3 +94,12 @@ class RowKernel(Reader):
             others = self.shuffled(found, mask)
             found = [b.let(x + y) for x, y in zip(found, others, strict=True)]
         return found
+
+
+def numbers_of(kernel: RowKernel, word: Value) -> tuple[Value, Value]:
+    """The two factors of 16 bits in a word, as f32."""
+    b = kernel.builder
+    if kernel.problem.dtype is dtypes.f16:
+        both = b.let(b.halves(word))
+        return both.x, both.y
+    return b.of_bits(word << 16, dtypes.f32), b.of_bits(word & 0xFFFF0000, dtypes.f32)

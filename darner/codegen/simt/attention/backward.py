@@ -1,6 +1,6 @@
 """The gradients of attention, without anything that two workgroups add to.
 
-First each query's maximum, total and mean slope; then blocks of queries sum their gradients over keys, and blocks of keys theirs and those of values over the queries of
+First each query's maximum, total and mean slope, or of what the forward pass kept the mean slope alone; then blocks of queries sum their gradients over keys, and blocks of keys theirs and those of values over the queries of
 all heads that share them. Scores are computed again each time.
 """
 
@@ -16,11 +16,11 @@ from ....lower.specs import sizes
 from ...ir.index import Number
 from ...problems.attention import GRADIENTS, Described
 from ..builder import Memory, Value
-from ..dispatch import Stage, Written
+from ..dispatch import WORKGROUP, Stage, Written
 from ..machine import Machine
 from .bias import write_bias
 from .forward import write_place, write_query_block
-from .operands import Place, most_of_four, sum_of_four
+from .operands import Place, Reader, most_of_four, sum_of_four
 from .plan import Blocks, Cut, choose
 from .results import are_whole, write_sums
 from .tile import Block, Rows, Tile
@@ -87,7 +87,9 @@ class Gradients:
         found = wanted(self.spec)
         if not found:
             return Written(())
-        stages = [self._statistics()] if self.rows and self.attention.keys else []
+        stages = []
+        if self.rows and self.attention.keys:
+            stages.append(self._kept() if self.attention.reads_kept else self._statistics())
         if "q" in found:
             stages.append(self._of_queries(found["q"]))
         if "k" in found or "v" in found:
@@ -162,6 +164,29 @@ class Gradients:
                     for k, value in enumerate((peaks[i], share, sums[i] * share)):
                         known[base + row + k * self.rows] = value
         return tile.dispatch.finish(self._query_blocks(cut))
+
+    def _kept(self) -> Stage:
+        """The same of what the forward pass kept: a thread for each query."""
+        attention = self.attention
+        reader = Reader(self.spec, self.machine, attention, WORKGROUP)
+        b, queries = reader.builder, attention.queries
+        known = reader.dispatch.scratch(0, COUNT * self.rows, reader.kind)
+        with b.if_(b.thread < self.rows):
+            head, row = b.let(b.thread // queries, "head"), b.let(b.thread % queries, "row")
+            place = head // attention.heads, head % attention.heads
+            bases = {n: b.let(b.index(reader.head_of(n, *place)), n) for n in ("dy", "out")}
+            slope = b.variable(0.0, "slope", reader.kind)
+            quads = ceil_div(attention.value_width, 4)
+            with b.for_(0, quads, name="quad") as quad:
+                dy, out = (reader.four(name)(base, row, quad) for name, base in bases.items())
+                slope.set(slope + b.call("dot", b.let(dy), b.let(out)))
+            base = b.let(b.index(reader.head_of("statistics", *place)), "statistics")
+            step = reader.stride("statistics", 2)
+            number = reader.number("statistics")
+            found = [b.let(number(base + (row + k * step))) for k in range(2)]
+            for k, value in enumerate((*found, slope)):
+                known[b.thread + k * self.rows] = value
+        return reader.dispatch.finish(ceil_div(self.rows, WORKGROUP))
 
     def _query_blocks(self, cut: Cut) -> int:
         attention = self.attention

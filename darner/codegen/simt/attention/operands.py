@@ -22,7 +22,7 @@ from ..dispatch import Dispatch
 from ..elements import ThreadElements
 from ..machine import Machine
 
-ROWS = ("q", "k", "v", "dy")
+ROWS = ("q", "k", "v", "dy", "out")
 """Operands that are rows of numbers; the others are masks and biases."""
 FARTHEST = 1 << 29
 """A place beyond any key, and still exact in 32 bits."""

@@ -1,0 +1,82 @@
+"""What gradients need of each query, of what the forward pass kept: a small launch before theirs.
+
+The exponent and share come from the statistics that the forward kernel wrote beside its result; the mean of slopes is the product of a row of the result with its gradient, a few threads for each row.
+"""
+
+from __future__ import annotations
+
+from ....codegen.ir.math import emit
+from ....codegen.simt.builder import Value
+from ....codegen.simt.dispatch import Stage
+from ....graph import dtypes
+from ....graph.integers import ceil_div
+from ....lower.plan import Spec
+from ..machine import WARP, Machine
+from .problem import PIECE
+from .rows import RowKernel, numbers_of
+from .scores import LOG2_E
+from .softmax import Known
+
+THREADS = 256
+
+
+def lanes_of(width: int) -> int:
+    """Threads that have a row between them: a power of 2, a piece or two each.
+
+    >>> lanes_of(64), lanes_of(80), lanes_of(256), lanes_of(8)
+    (8, 16, 32, 1)
+    """
+    return min(WARP, 1 << (ceil_div(width, PIECE) - 1).bit_length())
+
+
+def write_kept(spec: Spec, machine: Machine, known: Known) -> Stage:
+    """The launch that fills ``known``."""
+    problem = known.problem
+    attention, width = problem.attention, problem.rows["dy"].width
+    kernel = RowKernel(spec, machine, problem, THREADS, True)
+    b, lanes = kernel.builder, lanes_of(width)
+    total = problem.heads * known.rows
+    memory = known.memory(kernel)
+    number = b.let(b.group * (THREADS // lanes) + b.local // lanes)
+    # Those beyond the last write what it does.
+    flat = b.let(b.min(number, total - 1), "flat")
+    head, row = b.let(flat // known.rows, "head"), b.let(flat % known.rows, "row")
+    batch, own_head = b.let(head // attention.heads), b.let(head % attention.heads)
+    slope = _slope(kernel, (batch, own_head), row, b.let(b.local % lanes, "own_lane"))
+    mask = lanes // 2
+    while mask:
+        slope = b.let(slope + b.shuffle_xor(slope, mask))
+        mask //= 2
+    with b.if_(b.local % lanes == 0):
+        base = b.let(b.index(kernel.head_of("statistics", batch, own_head)), "kept")
+        inside = b.let(base + b.min(row, attention.queries - 1))
+        read = kernel.number("statistics")
+        top = b.let(read(inside), "top")
+        share = b.let(read(b.let(inside + kernel.stride("statistics", 2))), "share")
+        seen = b.let((share > 0.0) & (row < attention.queries))
+        exponent: Value = top
+        if problem.plain:
+            log = emit("log", b, [b.let(b.choose(seen, share, 1.0))], [dtypes.f32], dtypes.f32)
+            exponent = b.choose(seen, (b.let(log) - top) * LOG2_E, kernel.hidden)
+        memory[flat] = exponent
+        memory[flat + known.each] = b.choose(seen, slope, 0.0)
+        memory[flat + 2 * known.each] = b.choose(seen, share, 0.0)
+    return kernel.dispatch.finish(ceil_div(total, THREADS // lanes))
+
+
+def _slope(kernel: RowKernel, head: tuple[Value, Value], row: Value, lane: Value) -> Value:
+    """A thread's part of the product of a row of the result and its gradient."""
+    b, rows = kernel.builder, kernel.problem.rows
+    pieces = rows["dy"].width // PIECE
+    inside, piece = b.min(row, rows["dy"].count - 1), b.min(lane, pieces - 1)
+    factors = []
+    for name in ("dy", "out"):
+        own = rows[name]
+        item = kernel.head_item(own, *head) + inside * (own.strides[2] // PIECE) + piece
+        words = kernel.dispatch.operand(own.leaf)[b.let(item)]
+        found = [x for word in b.let(words).parts for x in numbers_of(kernel, word)]
+        factors.append(found)
+    total: Value = b.constant(0.0, dtypes.f32)
+    for x, y in zip(*factors, strict=True):
+        total = b.let(b.fma(x, y, total))
+    return b.let(b.choose(lane < pieces, total, 0.0), "slope")
