@@ -10,8 +10,9 @@ from darner.backends.cuda import kernels
 from darner.lower.lower import lower
 from darner.lower.roles import whole_ops
 
-HALVES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}
-TOLERANCE = {"bf16": 4e-3, "f16": 6e-4}
+STORED = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "tf32": np.float32}
+"""What factors are in memory."""
+TOLERANCE = {"bf16": 4e-3, "f16": 6e-4, "tf32": 8e-4}
 """Of the norm of the difference, relative to the result's: products of rounded probabilities, and rounded results."""
 
 
@@ -60,7 +61,10 @@ class Case:
     def graph(self):
         """The graph."""
         graph = darner.Graph()
-        factors = [graph.input(name, shape, self.dtype) for name, shape in self.shapes().items()]
+        stored = "f32" if self.dtype == "tf32" else self.dtype
+        factors = [graph.input(name, shape, stored) for name, shape in self.shapes().items()]
+        if self.dtype == "tf32":
+            factors = [factor.reduce_precision(8, 10) for factor in factors]
         options = dict(self.options)
         if self.mask:
             options["mask"] = graph.input("mask", self.mask, "bool")
@@ -73,7 +77,7 @@ class Case:
         if self.kept:
             y = graph.scaled_dot_attention(*factors[:3], **options)
             grads = graph.scaled_dot_attention_backward(*factors, **options)[:3]
-            outputs = [y.cast(self.dtype), *grads]
+            outputs = [y.cast(stored), *grads]
         elif self.backward:
             outputs = list(graph.scaled_dot_attention_backward(*factors, **options))[:3]
         else:
@@ -84,7 +88,7 @@ class Case:
 
     def arrays(self, seed=0):
         """Random operands."""
-        random, kind = np.random.default_rng(seed), HALVES[self.dtype]
+        random, kind = np.random.default_rng(seed), STORED[self.dtype]
         found = {n: random.standard_normal(s).astype(kind) for n, s in self.shapes().items()}
         if self.mask:
             found["mask"] = random.random(self.mask) > 0.3

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ...graph.errors import InternalError
 from ...graph.node import Node
 from ...graph.types import TupleType
 from ...lower.plan import Spec
-from ...lower.strided import strided
+from ...lower.strided import is_tf32, is_view, strided
 from ..ir.types import ACCUMULATOR
 from .nodes import only_node
 
@@ -36,12 +36,14 @@ class Operand:
         offset: of the first element, in elements.
         strides: the distances of neighbours; 0 repeats.
         dtype: the name of the element type.
+        rounded: whether elements are rounded to tf32 as they are read.
     """
 
     base: Node
     offset: int
     strides: tuple[int, int, int, int]
     dtype: str
+    rounded: bool = False
 
 
 @dataclass(frozen=True)
@@ -138,14 +140,22 @@ def _heads_first(layout: str, items: Sequence[int]) -> tuple[int, int, int, int]
 
 
 def _operand(node: Node, rank: int = 4) -> Operand:
-    seen = strided(node, widened=True)
+    seen = strided(node, widened=True, tf32=True)
     if seen is None:
         raise InternalError(f"an operand of attention, {node!r}, has no strides")
     sizes = [int(size) for size in node.shape]
     own = [0 if n == 1 else stride for n, stride in zip(sizes, seen.strides, strict=True)]
     lead = [0] * (rank - len(own))
     a, b, c, d = (*lead, *own)
-    return Operand(seen.base, seen.offset, (a, b, c, d), seen.base.dtype.name)
+    rounded = is_tf32(_source(node))
+    return Operand(seen.base, seen.offset, (a, b, c, d), seen.base.dtype.name, rounded)
+
+
+def _source(node: Node) -> Node:
+    """What a node is a view of."""
+    while is_view(node):
+        (node,) = node.operands
+    return node
 
 
 def main_node(spec: Spec) -> Node | None:
@@ -178,7 +188,7 @@ def described(node: Node) -> Described:
         elif name != "offset":
             found = _operand(item)
             strides = _heads_first(layout, found.strides)
-            operands[name] = Operand(found.base, found.offset, strides, found.dtype)
+            operands[name] = replace(found, strides=strides)
     return Described(
         node=node,
         batch=batch,

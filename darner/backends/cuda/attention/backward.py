@@ -22,7 +22,7 @@ from ..machine import Machine
 from .forward import block_place, write_known_again, write_results
 from .kept import write_kept
 from .kernel import Kernel, Launch, Left, Loader
-from .plan import Cut, forward_cuts, gradient_cuts, key_pass, query_pass, splits_keys
+from .plan import Cut, forward_cuts, key_pass, query_pass, splits_keys
 from .problem import Problem
 from .rows import Fragments, RowKernel
 from .scores import LOG2_E, Scores, Span
@@ -45,11 +45,10 @@ OfScore = Callable[[int, int, int], Statistics]
 """Those of a score: its tile of 16 rows, its 8 columns, and which of the thread's four."""
 
 
-def write_backward(spec: Spec, machine: Machine, problem: Problem) -> Written:
-    """The launches of the gradients that the body's results name."""
-    cuts = gradient_cuts(problem, machine)
-    if cuts is None:
-        return Written(())
+def write_backward(
+    spec: Spec, machine: Machine, problem: Problem, cuts: tuple[Cut, Cut]
+) -> Written:
+    """The launches of the gradients that the body's results name; ``cuts`` are one of ``gradient_cuts``."""
     first = forward_cuts(problem, machine)[0]
     found = {
         GRADIENTS[output.attrs["index"]]: i
@@ -121,16 +120,19 @@ def scale_all(kernel: RowKernel, sums: Fragments) -> None:
 
 def _held(kernel: Kernel, names: Sequence[str], place: Place, head: Value) -> list[Left]:
     """Bring the block's rows of two operands to shared memory; returns what reads their fragments."""
-    b, at, readers = kernel.builder, kernel.cores.base, []
+    b, at, readers, loaders = kernel.builder, kernel.cores.base, [], []
     for name in names:
         rows = kernel.problem.rows[name]
         loader = kernel.loader(rows, kernel.cut.rows)
         loader.at(place.batch, head)
         loader.copy(b.index(place.first), at)
+        loaders.append((loader, at))
         readers.append((at, rows))
         at = b.let(at + kernel.cut.rows * rows.pitch)
     kernel.cores.commit()
     kernel.cores.wait(0)
+    for loader, own in loaders:
+        loader.round(own)
     b.barrier()
     return [kernel.held(begin, rows) for begin, rows in readers]
 

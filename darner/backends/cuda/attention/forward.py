@@ -60,6 +60,7 @@ def write_attention(kernel: Kernel, place: Place) -> tuple[Fragments, Softmax]:
     queries.copy(first, kernel.cores.base)
     kernel.cores.commit()
     kernel.cores.wait(0)
+    queries.round(kernel.cores.base)
     b.barrier()
     left = kernel.held(kernel.cores.base, rows["q"])
     running = Softmax.of(kernel)

@@ -116,6 +116,9 @@ def hopper_cuts(problem: Problem, machine: Machine) -> tuple[HopperCut, ...]:
     """The cuts of the result, the best first; none where ``mma.sync`` does it."""
     if machine.arch != "sm_90a" or machine.emulated or not problem.plain:
         return ()
+    if problem.kind == "tf32":
+        # Its terms have to be neighbours in memory: values are not.
+        return ()
     cuts = next(cuts for most, cuts in _CUTS.items() if problem.widest <= most)
     if forward_maps(problem, cuts[0]) is None:
         return ()

@@ -12,7 +12,6 @@ from ....graph import dtypes
 from ....graph.integers import ceil_div
 from ....lower.plan import Spec
 from ..machine import WARP, Machine
-from .problem import PIECE
 from .rows import RowKernel, numbers_of
 from .scores import LOG2_E
 from .softmax import Known
@@ -20,21 +19,21 @@ from .softmax import Known
 THREADS = 256
 
 
-def lanes_of(width: int) -> int:
-    """Threads that have a row between them: a power of 2, a piece or two each.
+def lanes_of(pieces: int) -> int:
+    """Threads that have the pieces of a row between them: a power of 2, a warp at most.
 
-    >>> lanes_of(64), lanes_of(80), lanes_of(256), lanes_of(8)
+    >>> lanes_of(8), lanes_of(10), lanes_of(64), lanes_of(1)
     (8, 16, 32, 1)
     """
-    return min(WARP, 1 << (ceil_div(width, PIECE) - 1).bit_length())
+    return min(WARP, 1 << (pieces - 1).bit_length())
 
 
 def write_kept(spec: Spec, machine: Machine, known: Known) -> Stage:
     """The launch that fills ``known``."""
     problem = known.problem
-    attention, width = problem.attention, problem.rows["dy"].width
+    attention, rows = problem.attention, problem.rows["dy"]
     kernel = RowKernel(spec, machine, problem, THREADS, True)
-    b, lanes = kernel.builder, lanes_of(width)
+    b, lanes = kernel.builder, lanes_of(rows.width // rows.piece)
     total = problem.heads * known.rows
     memory = known.memory(kernel)
     number = b.let(b.group * (THREADS // lanes) + b.local // lanes)
@@ -67,16 +66,25 @@ def write_kept(spec: Spec, machine: Machine, known: Known) -> Stage:
 def _slope(kernel: RowKernel, head: tuple[Value, Value], row: Value, lane: Value) -> Value:
     """A thread's part of the product of a row of the result and its gradient."""
     b, rows = kernel.builder, kernel.problem.rows
-    pieces = rows["dy"].width // PIECE
-    inside, piece = b.min(row, rows["dy"].count - 1), b.min(lane, pieces - 1)
-    factors = []
-    for name in ("dy", "out"):
-        own = rows[name]
-        item = kernel.head_item(own, *head) + inside * (own.strides[2] // PIECE) + piece
-        words = kernel.dispatch.operand(own.leaf)[b.let(item)]
-        found = [x for word in b.let(words).parts for x in numbers_of(kernel, word)]
-        factors.append(found)
+    pieces = rows["dy"].width // rows["dy"].piece
+    lanes = lanes_of(pieces)
+    inside = b.min(row, rows["dy"].count - 1)
+    bases = [
+        b.let(kernel.head_item(own, *head) + inside * (own.strides[2] // own.piece), "base")
+        for own in (rows["dy"], rows["out"])
+    ]
+    memories = [kernel.dispatch.operand(rows[name].leaf) for name in ("dy", "out")]
     total: Value = b.constant(0.0, dtypes.f32)
-    for x, y in zip(*factors, strict=True):
-        total = b.let(b.fma(x, y, total))
-    return b.let(b.choose(lane < pieces, total, 0.0), "slope")
+    for first in range(0, pieces, lanes):
+        piece = b.let(b.min(lane + first, pieces - 1))
+        both = [
+            numbers_of(kernel, memory, b.let(base + piece))
+            for memory, base in zip(memories, bases, strict=True)
+        ]
+        own = total
+        for x, y in zip(*both, strict=True):
+            own = b.let(b.fma(x, y, own))
+        total = (
+            own if first + lanes <= pieces else b.let(b.choose(lane + first < pieces, own, total))
+        )
+    return total

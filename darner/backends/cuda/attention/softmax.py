@@ -13,8 +13,8 @@ from ....codegen.simt.attention.results import keeps_statistics, write_statistic
 from ....codegen.simt.builder import Memory, Simt, Value, Variable
 from ....graph import dtypes
 from ....graph.integers import ceil_div
-from .problem import PIECE, Problem
-from .rows import Fragments, RowKernel, numbers_of
+from .problem import Problem
+from .rows import Fragments, RowKernel, pair_of
 from .scores import LOG2_E
 
 CHAINS = 4
@@ -213,13 +213,12 @@ def _slopes(kernel: RowKernel, place: Place) -> Callable[[Sequence[Sequence[Valu
 
     def slope(pairs: Sequence[Sequence[Value]], row: Value) -> Value:
         inside = b.min(row, rows.count - 1)
-        base = b.let(head + inside * (rows.strides[2] // PIECE), "dy_row")
+        base = b.let(head + inside * (rows.strides[2] // rows.piece), "dy_row")
         total: Value = b.constant(0.0, dtypes.f32)
         for j, (low, high) in enumerate(pairs):
             if 8 * j >= rows.width:
                 continue
-            word = b.let(memory[b.let(base + j), b.let(kernel.column >> 1)])
-            first, second = numbers_of(kernel, word)
+            first, second = pair_of(kernel, memory, base, j)
             total = b.let(b.fma(low, first, b.fma(high, second, total)))
         return total
 
