@@ -8,8 +8,6 @@ two as any others, and a gradient whose call is not there (in a loop's other hal
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
-
 from ..graph.facts import Kept
 from ..graph.graph import Graph
 from ..graph.node import Node
@@ -51,7 +49,7 @@ def with_kept(graph: Graph, whole: Collection[str]) -> Graph:
     return _rewritten(graph, pairs) if pairs else graph
 
 
-def _call(node: Node, kept: Kept | None = None) -> tuple[Any, ...]:
+def _call(node: Node, kept: Kept | None = None) -> tuple[object, ...]:
     """What tells calls apart; of a gradient, the call that it is the gradient of."""
     given = list(zip(node.slots, node.inputs, strict=True))
     if kept is None:

@@ -308,14 +308,14 @@ def _(
 @attention_statistics.vmap
 def _(
     size: Dim,
-    batched: Any,
+    batched: dict[str, bool],
     q: Node,
     k: Node,
     v: Node,
     mask: Node | None,
     bias: Node | None,
     offset: Node | None,
-    **attrs: Any,
+    **attrs: object,
 ) -> Node:
     batch = _Batch(size, batched, q)
     whole = attention_statistics(

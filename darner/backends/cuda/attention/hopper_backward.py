@@ -9,7 +9,7 @@ The query heads of a key head are a cluster, whose blocks add up their sums thro
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from llvmlite import ir
@@ -78,6 +78,8 @@ def write_hopper_backward(spec: Spec, machine: Machine, problem: Problem) -> Wri
     else:
         first = ForwardKernel(spec, machine, problem, cut, known).write()
     second = BackwardKernel(spec, machine, known, found).write()
+    if problem.attention.reads_kept:
+        second = replace(second, early=True)
     return Written((first, second), known.nbytes)
 
 
@@ -277,6 +279,8 @@ class _Work:
                 first = (b.let(self.first + 64 * half), self.heads[0], own.batch)
                 kernel.bring_rows(name, own.maps[name], to, TILE, first, barrier)
         extra = 0 if self.kind.by_query else 2 * TILE * 4
+        if extra:
+            self._wait_for_known()
         ring = Ring(b, layout.stages)
         with b.for_(0, self.tiles, name="tile") as tile:
             stage, row = ring.stage, self._row(tile)
@@ -289,6 +293,11 @@ class _Work:
             if extra:
                 self._bring_statistics(stage, row, barrier)
             ring.advance()
+
+    def _wait_for_known(self) -> None:
+        """What is known of queries is written by the launch ahead, which this one need not wait for until here."""
+        if self.problem.attention.reads_kept:
+            threads.wait_for_launch(self.builder.ir)
 
     def _bring_statistics(self, stage: Value, row: Value, barrier: Value) -> None:
         b, own, known = self.builder, self.own, self.own.known
@@ -311,6 +320,7 @@ class _Work:
         self.place = Place(self.own.batch, self.heads[0], self.half)
         self.of: OfScore | None = None
         if self.kind.by_query:
+            self._wait_for_known()
             self.of = of_rows(kernel, self.own.known, self.own.memory, self.place)
         widths = (rows["k"].padded, rows["v"].padded)
         self.sums: list[Fragments] = [

@@ -11,7 +11,9 @@ from ....codegen.simt.dispatch import Stage
 from ....graph import dtypes
 from ....graph.integers import ceil_div
 from ....lower.plan import Spec
+from ..instructions import threads
 from ..machine import WARP, Machine
+from ..printer import Printer
 from .rows import RowKernel, numbers_of
 from .scores import LOG2_E
 from .softmax import Known
@@ -28,12 +30,19 @@ def lanes_of(pieces: int) -> int:
     return min(WARP, 1 << (pieces - 1).bit_length())
 
 
+def overlaps(machine: Machine) -> bool:
+    """Whether the launch behind this one begins while it runs, and waits by itself."""
+    return machine.arch == "sm_90a" and not machine.emulated
+
+
 def write_kept(spec: Spec, machine: Machine, known: Known) -> Stage:
     """The launch that fills ``known``."""
     problem = known.problem
     attention, rows = problem.attention, problem.rows["dy"]
     kernel = RowKernel(spec, machine, problem, THREADS, True)
     b, lanes = kernel.builder, lanes_of(rows.width // rows.piece)
+    if overlaps(machine) and isinstance(b, Printer):
+        threads.launch_dependents(b.ir)
     total = problem.heads * known.rows
     memory = known.memory(kernel)
     number = b.let(b.group * (THREADS // lanes) + b.local // lanes)
