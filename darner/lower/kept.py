@@ -24,6 +24,16 @@ def beside_ops() -> frozenset[str]:
     return frozenset(name for name, op in OPS.items() if op.facts.beside is not None)
 
 
+def kept_in(body: Graph) -> set[str]:
+    """The ops of what is kept that a kernel makes or reads."""
+    found = {node.op.name for node in body.nodes if node.op.facts.beside is not None}
+    for node in body.nodes:
+        kept = node.op.facts.kept
+        if kept is not None and "statistics" in node.slots:
+            found.add(kept.beside)
+    return found
+
+
 def with_kept(graph: Graph, whole: Collection[str]) -> Graph:
     """The graph with gradients that read what the forward pass keeps; equal calls were merged before.
 
@@ -63,11 +73,16 @@ def _rewritten(graph: Graph, pairs: dict[int, Node]) -> Graph:
     made: dict[int, Node] = {}
     besides: dict[int, tuple[Node, Node]] = {}
     for node in graph.nodes:
+        if node.id in made:
+            continue
         operands = [made[i] for i in node.inputs]
         kept, forward = node.op.facts.kept, pairs.get(node.id)
         if kept is None or forward is None:
             made[node.id] = result.insert_like(node, operands)
             continue
+        if forward.id not in made:
+            # It reads nothing that the gradient does not.
+            made[forward.id] = result.insert_like(forward, [made[i] for i in forward.inputs])
         if forward.id not in besides:
             besides[forward.id] = _beside(result, made[forward.id], kept)
         made[node.id] = result.insert(

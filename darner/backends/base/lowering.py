@@ -8,7 +8,7 @@ from typing import Any
 from ...graph.errors import ArgumentError, UnsupportedError
 from ...graph.graph import Graph
 from ...graph.parts import Parts
-from ...lower.kept import beside_ops
+from ...lower.kept import beside_ops, kept_in
 from ...lower.lower import lower
 from ...lower.plan import Kernel, Plan, Spec
 from ...lower.roles import whole_ops
@@ -56,10 +56,9 @@ def lower_for(
             continue
         for kernel, spec in lacking:
             _refuse_host(spec, kernel, device)
-        named = {name for _, spec in lacking for name in spec.ops}
-        named &= whole | ended
-        # First a kernel is tried without what it would write beside its result.
-        named = named & beside_ops() or named
+        # First kernels are tried without what one keeps for another.
+        named = whole & {name for _, spec in lacking for name in kept_in(spec.body)}
+        named = named or {name for _, spec in lacking for name in spec.ops} & (whole | ended)
         if not named:
             kernel, spec = lacking[0]
             ops = ", ".join(dict.fromkeys(spec.ops))
