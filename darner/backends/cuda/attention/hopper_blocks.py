@@ -343,20 +343,18 @@ class Work:
         b, base = self.builder, self._statistics(stage)
         found = []
         for j in range(self.step // 8):
-            for x in range(2):
-                at = self.kernel.column * 4 + (32 * j + 4 * x)
-                exponent, mean = (
-                    self._shared(b.let(base + (at + w * (self.step * 4)))) for w in range(2)
-                )
+            at = b.let(base + (self.kernel.column * 4 + 32 * j))
+            both = [self._shared_pair(b.let(at + w * (self.step * 4))) for w in range(2)]
+            for exponent, mean in zip(*both, strict=True):
                 found.append(Statistics(exponent, mean, exponent))
         return lambda i, j, e: found[2 * j + e % 2]
 
-    def _shared(self, address: Value) -> Value:
-        """An f32 of shared memory."""
+    def _shared_pair(self, address: Value) -> list[Value]:
+        """Two f32 of shared memory, at a multiple of 8."""
         b = self.builder
-        wide = b.ir.zext(b.raw(address), I64)
-        pointer = b.ir.inttoptr(wide, ir.PointerType(addrspace=3))
-        return b.held(b.ir.load(pointer, typ=F32, align=4))
+        pointer = b.ir.inttoptr(b.ir.zext(b.raw(address), I64), ir.PointerType(addrspace=3))
+        both = b.ir.load(pointer, typ=ir.VectorType(F32, 2), align=8)
+        return [b.held(b.ir.extract_element(both, ir.Constant(I32, i))) for i in range(2)]
 
     def _add(self, words: _Words) -> list[list[Raw]]:
         """Start to add a tile's products to the sums, as one group."""
