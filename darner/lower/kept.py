@@ -8,6 +8,7 @@ two as any others, and a gradient whose call is not there (in a loop's other hal
 from __future__ import annotations
 
 from collections.abc import Collection
+
 from ..graph.facts import Kept
 from ..graph.graph import Graph
 from ..graph.node import Node

@@ -22,6 +22,7 @@ from ..machine import Machine
 from .forward import block_place, write_known_again, write_results
 from .kept import write_kept
 from .kernel import Kernel, Launch, Left, Loader
+from .parts import Parts
 from .plan import Cut, forward_cuts, key_pass, query_pass, splits_keys
 from .problem import Problem
 from .rows import Fragments, RowKernel
@@ -64,14 +65,14 @@ def write_backward(
         stages = [write_known_again(spec, machine, problem, first)]
     if "q" in found:
         stages.append(_of_queries(spec, machine, known, cuts[0], found["q"]))
-    names = [name for name in ("k", "v") if name in found]
-    groups = [[name] for name in names] if splits_keys(problem) else [names]
-    stages += [
-        _of_keys(spec, machine, known, cuts[1], {name: found[name] for name in group})
-        for group in groups
-        if group
-    ]
-    return Written(tuple(stages), known.nbytes)
+    names = tuple(name for name in ("k", "v") if name in found)
+    parts = Parts.of(problem, cuts[1], machine, names, known.nbytes)
+    work = _KeyLaunch(spec, machine, known, cuts[1], parts)
+    groups = [(name,) for name in names] if splits_keys(problem) else [names]
+    stages += [work.write({name: found[name] for name in group}) for group in groups if group]
+    if parts is None:
+        return Written(tuple(stages), known.nbytes)
+    return Written((*stages, parts.merge(spec, machine, found)), parts.end)
 
 
 # --------------------------------------------------------------------------- what both kinds do
@@ -199,36 +200,51 @@ def of_rows(kernel: RowKernel, known: Known, memory: Memory, place: Place) -> Of
 # --------------------------------------------------------------------------- keys and values
 
 
-def _of_keys(spec: Spec, machine: Machine, known: Known, cut: Cut, found: dict[str, int]) -> Stage:
-    """The launch of the gradients of keys, of values, or of both."""
-    problem = known.problem
-    attention, rows = problem.attention, problem.rows
-    room = key_pass(problem, tuple(found)).room(cut)
-    numbers = list(found.values())
-    kernel = Kernel(Launch(spec, machine, problem, cut, room, are_whole(spec, numbers)))
-    b = kernel.builder
-    blocks = ceil_div(attention.keys, cut.rows)
-    place = block_place(kernel, blocks, attention.kv_heads, backwards=False)
-    batch, kv_head, first = (b.index(x) for x in (place.batch, place.head, place.first))
-    kernel.write_start(place.batch)
-    span = Span(first, cut.rows, cut.columns, (rows["k"].count, rows["q"].count), False)
-    work = _KeyWork(kernel, Scores(kernel, span), known, found)
-    work.left = _held(kernel, ("k", "v"), place, kv_head)
-    loaders = [kernel.loader(rows[name], cut.columns) for name in ("q", "dy")]
-    begin = b.let(kernel.cores.base + room.held, "stages")
-    with b.for_(0, attention.group, name="member") as member:
-        head = b.let(kv_head * attention.group + member, "query_head")
-        work.scores.at(batch, head)
-        for loader in loaders:
-            loader.at(place.batch, head)
-        work.begin(loaders, b.let((batch * attention.heads + head) * known.rows, "known_head"))
-        for column, stage in kernel.passing(loaders, begin, work.scores.ends(), work.copy):
-            work.tile(column, stage)
-    for name, number in found.items():
-        if name == "k":
-            scale_all(kernel, work.sums[name])
-        write_results(kernel, work.sums[name], place, [number], attention.keys)
-    return kernel.dispatch.finish(blocks * attention.kv_heads * attention.batch)
+@dataclass(frozen=True)
+class _KeyLaunch:
+    """A launch of the gradients of keys, of values, or of both; with ``parts`` each query head has blocks of its own."""
+
+    spec: Spec
+    machine: Machine
+    known: Known
+    cut: Cut
+    parts: Parts | None
+
+    def write(self, found: dict[str, int]) -> Stage:
+        """Write it; ``found`` are the numbers of the results."""
+        spec, known, cut, parts = self.spec, self.known, self.cut, self.parts
+        problem = known.problem
+        attention, rows = problem.attention, problem.rows
+        room = key_pass(problem, tuple(found)).room(cut)
+        numbers = list(found.values())
+        kernel = Kernel(Launch(spec, self.machine, problem, cut, room, are_whole(spec, numbers)))
+        b = kernel.builder
+        blocks, each = ceil_div(attention.keys, cut.rows), attention.group if parts else 1
+        place = block_place(kernel, blocks, attention.kv_heads * each, backwards=False)
+        batch, own_head, first = (b.index(x) for x in (place.batch, place.head, place.first))
+        kv_head = b.let(own_head // each, "kv_head")
+        kernel.write_start(place.batch)
+        span = Span(first, cut.rows, cut.columns, (rows["k"].count, rows["q"].count), False)
+        work = _KeyWork(kernel, Scores(kernel, span), known, found)
+        work.left = _held(kernel, ("k", "v"), place, kv_head)
+        loaders = [kernel.loader(rows[name], cut.columns) for name in ("q", "dy")]
+        begin = b.let(kernel.cores.base + room.held, "stages")
+        with b.for_(0, attention.group // each, name="member") as member:
+            head = b.let(own_head if parts else kv_head * attention.group + member, "query_head")
+            work.scores.at(batch, head)
+            for loader in loaders:
+                loader.at(place.batch, head)
+            work.begin(loaders, b.let((batch * attention.heads + head) * known.rows, "known_head"))
+            for column, stage in kernel.passing(loaders, begin, work.scores.ends(), work.copy):
+                work.tile(column, stage)
+        for name, number in found.items():
+            if name == "k":
+                scale_all(kernel, work.sums[name])
+            if parts is not None:
+                parts.write(kernel, name, work.sums[name], place)
+            else:
+                write_results(kernel, work.sums[name], place, [number], attention.keys)
+        return kernel.dispatch.finish(blocks * attention.kv_heads * each * attention.batch)
 
 
 class _KeyWork:
