@@ -7,8 +7,6 @@ two as any others, and a gradient whose call is not there (in a loop's other hal
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from ..graph.facts import Kept
 from ..graph.graph import Graph
 from ..graph.node import Node
@@ -20,39 +18,30 @@ OWN = ("dy", "out", "statistics")
 """Operands of a gradient that the op does not have."""
 
 
-def beside_ops() -> frozenset[str]:
-    """The ops that are computed in another's kernel, and by themselves are written out."""
-    return frozenset(name for name, op in OPS.items() if op.facts.beside is not None)
-
-
-def kept_in(body: Graph) -> set[str]:
-    """The ops of what is kept that a kernel makes or reads."""
-    found = {node.op.name for node in body.nodes if node.op.facts.beside is not None}
+def keeps_anything(body: Graph) -> bool:
+    """Whether a kernel makes or reads what is kept."""
     for node in body.nodes:
-        kept = node.op.facts.kept
-        if kept is not None and "statistics" in node.slots:
-            found.add(kept.beside)
-    return found
+        facts = node.op.facts
+        if facts.beside is not None or (facts.kept is not None and "statistics" in node.slots):
+            return True
+    return False
 
 
-def with_kept(graph: Graph, whole: Collection[str]) -> Graph:
+def with_kept(graph: Graph) -> Graph:
     """The graph with gradients that read what the forward pass keeps; equal calls were merged before.
 
     >>> import darner
     >>> g = darner.Graph()
     >>> q, k, v, dy = (g.input(name, (1, 2, 8, 4)) for name in ("q", "k", "v", "dy"))
     >>> g.set_outputs([g.scaled_dot_attention(q, k, v), *g.scaled_dot_attention_backward(q, k, v, dy)])
-    >>> kept = with_kept(g, beside_ops())
-    >>> [node.op.name for node in kept.nodes if node.op.name.startswith("attention")]
+    >>> [node.op.name for node in with_kept(g).nodes if node.op.name.startswith("attention")]
     ['attention_statistics']
-    >>> with_kept(g, ()) is g
-    True
     """
     calls = {_call(node): node for node in graph.nodes}
     pairs: dict[int, Node] = {}
     for node in graph.nodes:
         kept = node.op.facts.kept
-        if kept is None or kept.beside not in whole or "out" in node.slots:
+        if kept is None or "out" in node.slots:
             continue
         forward = calls.get(_call(node, kept))
         if forward is not None:

@@ -42,6 +42,7 @@ def lower(  # many parameters: all but the graph are what a backend asks for, by
     whole: Collection[str] | None = None,
     ended: Collection[str] | None = None,
     places_parts: bool = False,
+    keeps: bool = False,
     options: Mapping[str, Any] | None = None,
     alignment: int = ALIGNMENT,
     segment: int | None = None,
@@ -51,7 +52,8 @@ def lower(  # many parameters: all but the graph are what a backend asks for, by
     """The plan of a graph whose sizes are all known.
 
     ``whole`` names the composites for which the target has kernels of their own, ``ended`` the ops by index whose kernels may end with what is
-    element-wise after them; ``places_parts`` says that maps write each part of a concatenation where it belongs. Every value of the arena begins at a
+    element-wise after them; ``places_parts`` says that maps write each part of a concatenation where it belongs, and ``keeps`` that kernels keep what gradients
+    read of the forward pass (``kept``). Every value of the arena begins at a
     multiple of ``alignment`` bytes, and with ``segment`` none lies across a multiple of that many. ``stored`` says of which parameters or states a leaf
     is made that holds several side by side, for a target that keeps them so, and ``multipliers`` which contractions read operands of fewer bits than f32 where they lie.
 
@@ -65,7 +67,7 @@ def lower(  # many parameters: all but the graph are what a backend asks for, by
                 f"the sizes {', '.join(symbols)} are not known", hint="graph.bind(name=size) first"
             )
     rules = _Rules(
-        target, whole, ended, places_parts, alignment, segment, stored or {}, multipliers
+        target, whole, ended, places_parts, keeps, alignment, segment, stored or {}, multipliers
     )
     return rules.plan(graph, dict(options or {})).verify()
 
@@ -78,6 +80,7 @@ class _Rules:
     whole: Collection[str] | None
     ended: Collection[str] | None
     places_parts: bool
+    keeps: bool
     alignment: int
     segment: int | None
     stored: Mapping[str, Parts]
@@ -85,7 +88,7 @@ class _Rules:
 
     def plan(self, graph: Graph, options: dict[str, Any]) -> Plan:
         """The plan of a graph."""
-        prepared = prepare(graph, self.whole)
+        prepared = prepare(graph, self.whole, self.keeps)
         works, commit = committed(prepared, self._kernels(prepared))
         made = _Assembly(prepared, works, commit, self)
         made.name_parts(self.stored)
@@ -97,7 +100,7 @@ class _Rules:
         What fails in it fails for the whole kernel, which stands before the commit point: the plan needs none.
         """
         graph = body_graph(kernel)
-        prepared = prepare(graph, self.whole)
+        prepared = prepare(graph, self.whole, self.keeps)
         works = sorted(
             self._kernels(prepared), key=lambda work: not _only_stacks_leaves(prepared, work)
         )

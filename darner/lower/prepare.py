@@ -1,6 +1,6 @@
 """A graph as lowering wants it: primitives, and the few composites that have kernels of their own; equal calls once.
 
-Gradients then read what the forward pass keeps for them (``kept``).
+Gradients then read what the forward pass keeps for them, on targets whose kernels keep it.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from ..graph.types import TensorType
 from ..ops.quantised.stored import restored_node, stored_type
 from ..transforms.expand import expand
 from .copies import reading_copies
-from .kept import beside_ops, with_kept
+from .kept import with_kept
 from .roles import stays_whole, whole_ops
 
 MOST_WRITTEN = 256
 """Bytes of a constant that is part of a loop's body; larger ones are operands."""
 
 
-def prepare(graph: Graph, whole: Collection[str] | None = None) -> Graph:
+def prepare(graph: Graph, whole: Collection[str] | None = None, keeps: bool = False) -> Graph:
     """Write out what has no kernel of its own, and merge what that makes twice.
 
-    ``whole`` names the composites that stay; a backend that has no kernel for one leaves it out.
+    ``whole`` names the composites that stay; a backend that has no kernel for one leaves it out. With ``keeps`` gradients read what kernels of the forward
+    pass keep (``with_kept``).
 
     >>> import darner
     >>> g = darner.Graph()
@@ -35,14 +36,14 @@ def prepare(graph: Graph, whole: Collection[str] | None = None) -> Graph:
     >>> names.count("max"), names.count("exp")
     (1, 1)
     """
-    names = frozenset(whole_ops() if whole is None else whole)
-    alone = names - beside_ops()
+    names = whole_ops() if whole is None else whole
     graph = with_stored_parameters(graph)
-    written = expand(graph, keep=lambda node: node.op.name in alone and stays_whole(node))
+    written = expand(graph, keep=lambda node: node.op.name in names and stays_whole(node))
     found = merged(_Bodies().rewritten(written))
-    kept = with_kept(found, names)
-    # What they read rounded is rounded already where others read it so.
-    return reading_copies(found if kept is found else merged(kept))
+    if keeps:
+        # What gradients read rounded is rounded already where others read it so.
+        found = merged(with_kept(found))
+    return reading_copies(found)
 
 
 class _Bodies:

@@ -103,7 +103,8 @@ def planned(graph, machine):
     """The plan of a graph of one attention for a machine, as its backend lowers it."""
     given = kernels.multipliers_of(machine)
     whole = set(whole_ops())
-    return lower(graph, target="cuda", whole=whole, ended=set(), alignment=256, multipliers=given)
+    rules = {"ended": set(), "alignment": 256, "multipliers": given, "keeps": True}
+    return lower(graph, target="cuda", whole=whole, **rules)
 
 
 def assert_near(case, found, arrays):

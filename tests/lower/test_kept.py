@@ -5,9 +5,7 @@ import pytest
 
 import darner
 from darner.backends.base.lowering import compile_for
-from darner.lower.kept import beside_ops
 from darner.lower.lower import lower
-from darner.lower.roles import whole_ops
 
 SHAPE = (1, 4, 6, 8)
 KEYS = (1, 2, 9, 8)
@@ -32,9 +30,9 @@ def arrays(graph):
     }
 
 
-def ops_of(graph, whole=None):
+def ops_of(graph, keeps=True):
     """The ops of each attention's kernel."""
-    plan = lower(graph, whole=whole)
+    plan = lower(graph, keeps=keeps)
     return [plan.spec(k).ops for k in plan.kernels if plan.spec(k).kind == "attention"]
 
 
@@ -46,7 +44,7 @@ def test_gradients_are_the_same(precision, options):
     graph = graph_of(precision, **options)
     given = arrays(graph)
     wanted = darner.run(graph, given)
-    plan = lower(graph)
+    plan = lower(graph, keeps=True)
     assert "attention_statistics" in [op for k in plan.kernels for op in plan.spec(k).ops]
     program = compile_for("reference", plan)
     for name, i in plan.leaves("input").items():
@@ -70,8 +68,9 @@ def test_a_gradient_whose_call_is_not_there_reads_nothing():
 
 
 def test_a_target_that_keeps_nothing_has_no_such_kernels():
-    forward, backward = ops_of(graph_of(causal=True), whole_ops() - beside_ops())
+    forward, backward = ops_of(graph_of(causal=True), keeps=False)
     assert "attention_statistics" not in (*forward, *backward)
+    assert "attention_statistics" not in str(lower(graph_of(causal=True)))
 
 
 def test_the_result_is_read_as_it_was_rounded_for_others():
@@ -80,7 +79,7 @@ def test_the_result_is_read_as_it_was_rounded_for_others():
     w = g.parameter("w", (8, 5))
     g.set_outputs([(g.scaled_dot_attention(q, k, v) @ w).square().sum()])
     gradients = darner.with_precision(darner.value_and_grad(g, ["q", "k", "v", "w"]), "bf16")
-    plan = lower(gradients)
+    plan = lower(gradients, keeps=True)
     made = [
         [str(output.dtype) for output in plan.spec(kernel).body.outputs]
         for kernel in plan.kernels

@@ -8,7 +8,7 @@ from typing import Any
 from ...graph.errors import ArgumentError, UnsupportedError
 from ...graph.graph import Graph
 from ...graph.parts import Parts
-from ...lower.kept import beside_ops, kept_in
+from ...lower.kept import keeps_anything
 from ...lower.lower import lower
 from ...lower.plan import Kernel, Plan, Spec
 from ...lower.roles import whole_ops
@@ -31,9 +31,7 @@ def lower_for(
     """
     backend = backend_of(device)
     rules = backend.rules(backend.machine(device))
-    whole, ended, segment = set(whole_ops()), set(rules.ended), None
-    if not rules.keeps:
-        whole -= beside_ops()
+    whole, ended, segment, keeps = set(whole_ops()), set(rules.ended), None, rules.keeps
     while True:
         plan = lower(
             graph,
@@ -41,6 +39,7 @@ def lower_for(
             whole=whole,
             ended=ended,
             places_parts=rules.places_parts,
+            keeps=keeps,
             options=options,
             alignment=rules.alignment,
             segment=segment,
@@ -56,9 +55,12 @@ def lower_for(
             continue
         for kernel, spec in lacking:
             _refuse_host(spec, kernel, device)
-        # First kernels are tried without what one keeps for another.
-        named = whole & {name for _, spec in lacking for name in kept_in(spec.body)}
-        named = named or {name for _, spec in lacking for name in spec.ops} & (whole | ended)
+        if keeps and any(keeps_anything(spec.body) for _, spec in lacking):
+            # First kernels are tried without what one keeps for another.
+            keeps = False
+            continue
+        named = {name for _, spec in lacking for name in spec.ops}
+        named &= whole | ended
         if not named:
             kernel, spec = lacking[0]
             ops = ", ".join(dict.fromkeys(spec.ops))

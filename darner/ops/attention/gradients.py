@@ -58,7 +58,6 @@ def _computed_in(dtype: DType) -> DType:
     samples=ATTENTION_SAMPLES,
     facts=Facts(
         role="attention",
-        whole=True,
         reads_rows=True,
         full_rate=True,
         multiplies=("q", "k", "v"),
