@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 from ....codegen.simt.attention.operands import Place
+from ....codegen.simt.attention.parts import Parts
 from ....codegen.simt.attention.results import are_whole
 from ....codegen.simt.builder import Memory, Value
 from ....codegen.simt.dispatch import Stage, Written
@@ -22,8 +23,7 @@ from ..machine import Machine
 from .forward import block_place, write_known_again, write_results
 from .kept import write_kept
 from .kernel import Kernel, Launch, Left, Loader
-from .parts import Parts
-from .plan import Cut, forward_cuts, key_pass, query_pass, splits_keys
+from .plan import Cut, forward_cuts, has_few_blocks, key_pass, query_pass, splits_keys
 from .problem import Problem
 from .rows import Fragments, RowKernel
 from .scores import LOG2_E, Scores, Span
@@ -65,8 +65,10 @@ def write_backward(
         stages = [write_known_again(spec, machine, problem, first)]
     if "q" in found:
         stages.append(_of_queries(spec, machine, known, cuts[0], found["q"]))
-    names = tuple(name for name in ("k", "v") if name in found)
-    parts = Parts.of(problem, cuts[1], machine, names, known.nbytes)
+    names = [name for name in ("k", "v") if name in found]
+    parts = None
+    if names and has_few_blocks(problem, cuts[1], machine):
+        parts = Parts.of(problem.attention, found, known.nbytes)
     work = _KeyLaunch(spec, machine, known, cuts[1], parts)
     groups = [(name,) for name in names] if splits_keys(problem) else [names]
     stages += [work.write({name: found[name] for name in group}) for group in groups if group]
@@ -241,10 +243,25 @@ class _KeyLaunch:
             if name == "k":
                 scale_all(kernel, work.sums[name])
             if parts is not None:
-                parts.write(kernel, name, work.sums[name], place)
+                _write_parts(kernel, parts, name, work.sums[name], place)
             else:
                 write_results(kernel, work.sums[name], place, [number], attention.keys)
         return kernel.dispatch.finish(blocks * attention.kv_heads * each * attention.batch)
+
+
+def _write_parts(kernel: Kernel, parts: Parts, name: str, sums: Fragments, place: Place) -> None:
+    """Leave a block's sums for who adds those of all heads; ``place`` says of which query head."""
+    b, attention = kernel.builder, kernel.attention
+    width, memory = kernel.problem.rows[name].width, parts.memory(kernel, vector=2)
+    for i, own in enumerate(sums):
+        for half in range(2):
+            row = b.let(kernel.row + (16 * i + 8 * half) + place.first)
+            with b.if_(row < attention.keys):
+                item = b.let(parts.row(kernel, name, place, row) * 2 + (kernel.column >> 1))
+                for j, four in enumerate(own[: ceil_div(width, 8)]):
+                    inside = None if 8 * (j + 1) <= width else kernel.column + 8 * j < width
+                    with b.if_(inside):
+                        memory[item + 4 * j] = b.vector(four[2 * half : 2 * half + 2])
 
 
 class _KeyWork:

@@ -196,3 +196,14 @@ def gradient_cuts(problem: Problem, machine: Machine) -> tuple[tuple[Cut, Cut], 
 def splits_keys(problem: Problem) -> bool:
     """Whether the gradients of keys and values are too wide for one kernel's registers, and take one each."""
     return problem.rows["k"].padded + problem.rows["v"].padded > 256
+
+
+FEWEST = 2
+"""Blocks of keys for each multiprocessor, below which query heads have blocks of their own."""
+
+
+def has_few_blocks(problem: Problem, cut: Cut, machine: Machine) -> bool:
+    """Whether blocks of keys for all heads that share them are too few for a card."""
+    attention = problem.attention
+    blocks = ceil_div(attention.keys, cut.rows) * attention.kv_heads * attention.batch
+    return attention.group > 1 and blocks < FEWEST * machine.processors
