@@ -107,10 +107,8 @@ KEPT = [
 ]
 SLOW_KEPT = [
     (Case(3, 1, 40, 40, 72, value_width=40, dtype="f16", kept=True), SMALL),
-    (Case(1, 1, 20, 20, 136, kept=True, options={"causal": True}), SMALL),
     (Case(2, 1, 40, 40, 16, kept=True, bias=(2, 40, 40), options={"softcap": 1.5}), SMALL),
-    (Case(2, 2, 40, 24, 24, value_width=40, dtype="tf32", kept=True, mask=(1, 1, 1, 24)), WIDE),
-    (Case(2, 1, 24, 24, 132, dtype="tf32", kept=True, options={"layout": "bshd"}), SMALL),
+    (Case(1, 1, 24, 24, 24, value_width=40, dtype="tf32", kept=True, mask=(1, 1, 1, 24)), WIDE),
 ]
 
 
@@ -272,10 +270,7 @@ def test_code_of_every_width_has_no_spills(arch, width):
 
 @needs_ptxas
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("arch", "width"),
-    [("sm_90a", 64), ("sm_90a", 128), ("sm_90a", 256), ("sm_80", 64), ("sm_86", 96)],
-)
+@pytest.mark.parametrize(("arch", "width"), [("sm_90a", 64), ("sm_90a", 256), ("sm_86", 96)])
 def test_code_of_tf32_has_no_spills(arch, width):
     options = {"causal": True}
     assert_good(Case(8, 2, 2048, 2048, width, dtype="tf32", kept=True, options=options), arch)
