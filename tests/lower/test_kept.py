@@ -103,3 +103,41 @@ def test_statistics_and_the_result_are_given_together():
     q, k, v = g.input("q", SHAPE), g.input("k", KEYS), g.input("v", KEYS)
     with pytest.raises(darner.ShapeError, match="together"):
         g.scaled_dot_attention_backward(q, k, v, q, out=q)
+
+
+def test_a_batch_of_gradients_that_are_given_what_was_kept():
+    g = darner.Graph()
+    q, k, v = g.input("q", SHAPE), g.input("k", KEYS), g.input("v", KEYS)
+    options = {"causal": True, "softcap": 2.0}
+    kept = {
+        "out": g.scaled_dot_attention(q, k, v, **options),
+        "statistics": g.attention_statistics(q, k, v, **options),
+    }
+    dy = g.input("dy", SHAPE)
+    g.set_outputs(list(g.scaled_dot_attention_backward(q, k, v, dy, **options, **kept)))
+    random = np.random.default_rng(0)
+    given = {name: random.standard_normal((3, *node.shape)) for name, node in g.inputs.items()}
+    given = {name: value.astype(np.float32) for name, value in given.items()}
+    found = darner.run(darner.vmap(g, ["q", "v", "dy"], 3), {**given, "k": given["k"][0]})
+    for i in range(3):
+        wanted = darner.run(g, {n: x[0 if n == "k" else i] for n, x in given.items()})
+        for own, other in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(own[i], other, rtol=2e-5, atol=2e-6)
+
+
+def test_derivatives_of_gradients_are_those_of_a_graph_that_keeps_nothing():
+    def second(keeps):
+        g = darner.Graph()
+        q, k, v = g.input("q", SHAPE), g.input("k", KEYS), g.input("v", KEYS)
+        g.set_outputs([g.scaled_dot_attention(q, k, v, causal=True).tanh().sum()])
+        first = darner.grad(g, ["q"])
+        first.set_outputs([first.outputs[0].square().sum()])
+        plan = lower(darner.grad(first, ["q", "v"]), keeps=keeps)
+        program = compile_for("reference", plan)
+        for name, i in plan.leaves("input").items():
+            program.bind(i, arrays(first)[name])
+        program.run()
+        return [np.array(program.read(i)) for i in plan.outputs]
+
+    for own, other in zip(second(True), second(False), strict=True):
+        np.testing.assert_allclose(own, other, rtol=1e-4, atol=1e-5)
