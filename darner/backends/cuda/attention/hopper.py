@@ -161,10 +161,12 @@ class HopperKernel(RowKernel):
 
     # ------------------------------------------------------------- barriers
 
-    def initialise(self, groups: Sequence[Barriers]) -> None:
-        """Initialise all barriers, and let the block see them."""
+    def initialise(self, groups: Sequence[Barriers], maps: Sequence[Raw]) -> None:
+        """Initialise all barriers, and let the block see them; tensor maps are on their way meanwhile."""
         b = self.builder
         with b.if_(b.local == 0):
+            for map_ in maps:
+                copies.tensor_prefetch(b.ir, map_)
             with b.if_((self.base & 1023) != 0):
                 threads.trap(b.ir)
             for group in groups:

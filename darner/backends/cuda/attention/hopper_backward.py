@@ -147,7 +147,7 @@ class BackwardKernel:
         )
         kernel.write_start(batch)
         layout = self.layout
-        kernel.initialise((layout.held_in, layout.full, layout.empty))
+        kernel.initialise((layout.held_in, layout.full, layout.empty), list(self.maps.values()))
         if self.together > 1:
             threads.cluster_sync(b.ir)
         with b.if_(kernel.group == 2):

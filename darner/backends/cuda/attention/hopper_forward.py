@@ -181,7 +181,7 @@ class ForwardKernel:
         self.tiles = b.let(tiles, "tiles")
         self.last = b.let(low + (self.tiles - 1) * cut.columns, "last")
         barriers = self.queries, self.keys_in, self.values_in, self.keys_out, self.values_out
-        kernel.initialise(barriers)
+        kernel.initialise(barriers, list(self.maps.values()))
         with b.if_(kernel.group == cut.groups):
             self._produce()
         with b.else_():
