@@ -121,7 +121,7 @@ _GRADIENTS: dict[int, tuple[Cut, ...]] = {
     256: (Cut(4, 1, 32, False), Cut(2, 1, 16, False)),
 }
 _FORWARD_TF32: dict[int, tuple[Cut, ...]] = {
-    64: (Cut(4, 2, 32, True), Cut(4, 1, 32, True), Cut(4, 1, 64, True)),
+    64: (Cut(4, 1, 64, True), Cut(4, 2, 32, True), Cut(4, 1, 32, True)),
     128: (Cut(4, 2, 32, False), Cut(4, 1, 32, False), Cut(4, 1, 16, False)),
     256: (Cut(4, 1, 32, False), Cut(2, 1, 16, False)),
 }
