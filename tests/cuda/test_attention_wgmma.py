@@ -125,6 +125,13 @@ def test_gradients_by_what_the_forward_pass_kept_are_the_reference(case):
     assert_near(case, *run(case, seed=5))
 
 
+@pytest.mark.parametrize(
+    "case", [Case(1, 1, 64, 330, 64, backward=True), Case(1, 1, 64, 700, 64)], ids=str
+)
+def test_no_tile_is_overwritten_that_a_warp_still_reads(case):
+    assert_near(case, *run(case, seed=1))
+
+
 def test_what_a_tensor_map_cannot_say_is_read_by_mma_sync():
     case = Case(2, 1, 64, 64, 64)
     import darner

@@ -36,6 +36,8 @@ WIDE = 64
 SLAB = 64 * ROW
 """Bytes of a slab of 64 rows."""
 WARPGROUP = 128
+WARPS = 4
+"""Of a warpgroup, each of which tells when it has read a stage."""
 
 
 def slabs_of(rows: Rows) -> int:
@@ -193,10 +195,10 @@ class HopperKernel(RowKernel):
         return address
 
     def release(self, group: Barriers, stage: Number) -> None:
-        """Tell that this warpgroup has read a stage."""
+        """Tell that this warp has read a stage: one may be behind the others of its warpgroup."""
         b = self.builder
         address = self.barrier(group, stage)
-        with b.if_(self.own_thread == 0):
+        with b.if_(self.lane == 0):
             barriers.barrier_arrive(b.ir, b.raw(address))
 
     # ------------------------------------------------------------- bringing

@@ -20,7 +20,7 @@ from ..instructions.assembly import Value as Raw
 from ..machine import Machine
 from ..printer.memory import item_of
 from .backward import OfScore, Statistics, of_rows, probabilities, scale_all, slopes
-from .hopper import ROW, SLAB, WIDE, Barriers, HopperKernel, Ring, slabs_of
+from .hopper import ROW, SLAB, WARPS, WIDE, Barriers, HopperKernel, Ring, slabs_of
 from .problem import Problem
 from .rows import Fragments
 from .scores import Scores, Span
@@ -102,7 +102,7 @@ class Layout:
         self.statistics = self.begin + stages * self.tile
         self.held_in = Barriers(self.statistics + stages * 2 * rows * 4, 1, 1)
         self.full = Barriers(self.held_in.end, stages, 1)
-        self.empty = Barriers(self.full.end, stages, 2)
+        self.empty = Barriers(self.full.end, stages, 2 * WARPS)
         self.nbytes = ceil_div(self.empty.end, 16) * 16
 
     @classmethod

@@ -20,7 +20,7 @@ from ..instructions.assembly import Value as Raw
 from ..machine import Machine
 from ..stage import TensorMap
 from .forward import block_place
-from .hopper import ROW, SLAB, Barriers, HopperKernel, Ring, result_map, rows_map, slabs_of
+from .hopper import ROW, SLAB, WARPS, Barriers, HopperKernel, Ring, result_map, rows_map, slabs_of
 from .problem import Problem
 from .rows import Fragments
 from .scores import Scores, Span
@@ -84,7 +84,8 @@ class Layout:
         """Those of queries, of keys and values that have come, and of keys and values that were read."""
         begin = Barriers(self.stages + STAGES * self.stage, 1, 1)
         found = [begin]
-        for count in (1, 1, self.cut.groups, self.cut.groups):
+        readers = WARPS * self.cut.groups
+        for count in (1, 1, readers, readers):
             found.append(Barriers(found[-1].end, STAGES, count))
         return found[0], found[1], found[2], found[3], found[4]
 
