@@ -64,10 +64,11 @@ class Block:
                 del state[2][warp]
                 return True
             return "again"
-        state[2][warp] = state[1]
         state[0].add(warp)
         if len(state[0]) == count:
             state[0], state[1] = set(), state[1] + 1
+            return True
+        state[2][warp] = state[1]
         return "again"
 
 
