@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from sys import maxsize
 
 from ...graph.graph import Graph
+from ...lower.again import Price
+from ...lower.groups import PLAIN, Fusing
 from ...lower.plan import ALIGNMENT, Plan, Spec
 from ...lower.strided import Multipliers
 
@@ -28,10 +30,11 @@ class LowerRules:
         alignment: where every value of the arena begins at a multiple of, in bytes.
         largest: bytes of its largest piece of memory; a larger arena lies in several.
         ended: the ops by index whose kernels may end with what is element-wise after them.
-        places_parts: whether its maps write each part of a concatenation where it belongs, as they compute it.
+        fusing: what its kernels can do besides; a plan in which a product cannot read halves in pairs has none that does.
         keeps: whether its kernels keep what gradients read of the forward pass (``lower.kept``).
         side_by_side: whether its programs keep several parameters in one buffer, each known by its own name (``Buffer.parts``).
         multipliers: which contractions read operands of fewer bits than f32 where they lie; all that there are, when left out.
+        again: what computing a value again costs beside storing and reading it; None where all that several kernels read is stored.
         check: raises where a value of a plan, made of a graph, is more than the device can hold.
     """
 
@@ -39,8 +42,9 @@ class LowerRules:
     alignment: int = ALIGNMENT
     largest: int = maxsize
     ended: Collection[str] = ()
-    places_parts: bool = False
+    fusing: Fusing = PLAIN
     keeps: bool = False
     side_by_side: bool = False
     multipliers: Multipliers | None = None
+    again: Price | None = None
     check: Callable[[Plan, Graph], None] = _fits
