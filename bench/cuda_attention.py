@@ -1,10 +1,10 @@
 """Attention and its gradients on tensor cores, beside torch's cuDNN and FLASH on the same card in the same run.
 
-    python -m bench.cuda_attention --emit FOLDER [--arch sm_90a] [forward backward odd]       writes kernels; needs no card
+    python -m bench.cuda_attention --emit FOLDER [--arch sm_90a] [forward backward again odd tf32 f32]       writes kernels; needs no card
     python bench/cuda_attention.py --run FOLDER [--only TEXT] [--quick]                       checks and times them; needs torch and a card, no llvmlite
 
-Results are compared with attention in f64 first. Times are medians of CUDA graphs of many launches, taken in turns. Peers get keys and values repeated for all query heads, and no window: they have none. A peer's backward
-has the statistics that its forward left; ours finds them again: its first launch is timed by itself too.
+Results are compared with attention in f64 first. Times are medians of CUDA graphs of many launches, taken in turns. Peers get keys and values repeated for all query heads, and no window: they have none. A backward
+has the result and the statistics that its forward left, as in training; those "again" find them by themselves. Where there are several launches each is timed by itself too. Of tf32 and f32 the peer is torch's memory-efficient attention.
 """
 
 import argparse
@@ -36,13 +36,27 @@ ODD = (
 )
 
 
+WHOLE = ("f32", "tf32")
+"""Types whose factors lie in memory as f32."""
+
+
 def cases(groups):
     """What is measured: dictionaries of name, sizes, options and whether it is the gradient."""
     found = []
 
-    def add(shape, backward, causal=True, window=None, dtype="bf16", layout="bhsd", result=None):
+    def add(
+        shape,
+        backward,
+        causal=True,
+        window=None,
+        dtype="bf16",
+        layout="bhsd",
+        result=None,
+        kept=True,
+    ):
         batch, heads, kv_heads, length, width = shape
-        name = f"{'bwd' if backward else 'fwd'}-B{batch}-H{heads}-KV{kv_heads}-S{length}-D{width}"
+        kind = ("bwd" if kept else "again") if backward else "fwd"
+        name = f"{kind}-B{batch}-H{heads}-KV{kv_heads}-S{length}-D{width}"
         name += "" if causal else "-full"
         name += f"-w{window}" * (window is not None) + f"-{dtype}" * (dtype != "bf16")
         name += f"-{layout}" * (layout != "bhsd") + "-to-f32" * bool(result)
@@ -50,10 +64,17 @@ def cases(groups):
             {
                 "name": name, "batch": batch, "heads": heads, "kv_heads": kv_heads,
                 "length": length, "width": width, "causal": causal, "window": window,
-                "dtype": dtype, "layout": layout, "backward": backward, "result": result or dtype,
+                "dtype": dtype, "layout": layout, "backward": backward, "kept": kept and backward,
+                "result": result or ("f32" if dtype in WHOLE else dtype),
             }
         )  # fmt: skip
 
+    for shape in SHAPES if "again" in groups else ():
+        add(shape, True, kept=False)
+    for dtype in WHOLE:
+        for backward in (False, True):
+            for shape in (*SHAPES[:3], *SHAPES[6:], ODD[2]) if dtype in groups else ():
+                add(shape, backward, dtype=dtype)
     for backward, group in ((False, "forward"), (True, "backward")):
         if group in groups:
             for shape in SHAPES:
@@ -87,13 +108,21 @@ def graph_of(case):
         lead = (heads, case["length"]) if layout == "bhsd" else (case["length"], heads)
         return (case["batch"], *lead, case["width"])
 
-    heads = [case["heads"], case["kv_heads"], case["kv_heads"], case["heads"]]
-    names = ("q", "k", "v", "dy") if case["backward"] else ("q", "k", "v")
-    factors = [graph.input(n, shape(h), case["dtype"]) for n, h in zip(names, heads, strict=False)]
-    if case["result"] == "f32":
-        factors = [factor.cast("f32") for factor in factors]
+    heads = [case["heads"], case["kv_heads"], case["kv_heads"], case["heads"], case["heads"]]
+    names = ("q", "k", "v", "dy", "out")[: (5 if case["kept"] else 4) if case["backward"] else 3]
+    kind = "f32" if case["dtype"] in WHOLE else case["dtype"]
+    factors = [graph.input(n, shape(h), kind) for n, h in zip(names, heads, strict=False)]
+    if case["dtype"] == "tf32":
+        factors = [factor.reduce_precision(8, 10) for factor in factors]
+    elif case["result"] != kind:
+        factors = [factor.cast(case["result"]) for factor in factors]
     op = graph.scaled_dot_attention_backward if case["backward"] else graph.scaled_dot_attention
-    found = op(*factors, causal=case["causal"], window=case["window"], layout=layout)
+    options = {"causal": case["causal"], "window": case["window"], "layout": layout}
+    if case["kept"]:
+        options["out"] = factors.pop()
+        known = (case["batch"], case["heads"], 2, case["length"])
+        options["statistics"] = graph.input("statistics", known, "f32")
+    found = op(*factors, **options)
     graph.set_outputs(list(found) if case["backward"] else [found])
     return graph
 
@@ -164,7 +193,7 @@ class Problem:
 
     def __init__(self, torch, case):
         self.torch, self.case = torch, case
-        kind = {"bf16": torch.bfloat16, "f16": torch.float16}[case["dtype"]]
+        kind = {"bf16": torch.bfloat16, "f16": torch.float16}.get(case["dtype"], torch.float32)
         result = torch.float32 if case["result"] == "f32" else kind
         batch, length, width = case["batch"], case["length"], case["width"]
 
@@ -174,6 +203,8 @@ class Problem:
 
         heads, kv_heads = case["heads"], case["kv_heads"]
         self.leaves = {"q": new(heads), "k": new(kv_heads), "v": new(kv_heads), "dy": new(heads)}
+        self.leaves["out"] = torch.empty_like(self.leaves["q"])
+        self.leaves["statistics"] = torch.empty(batch, heads, 2, length, device="cuda")
         made = ("q", "k", "v") if case["backward"] else ("q",)
         rooms = [torch.empty_like(self.leaves[name], dtype=result) for name in made]
         self.results = [rooms[i] for i in case["results"]]
@@ -185,7 +216,7 @@ class Problem:
         return leaf if self.case["layout"] == "bhsd" else leaf.transpose(1, 2)
 
     def wanted(self):
-        """The results in f64, in the order of the graph's outputs; a head after the other."""
+        """The results in f64, in the order of the graph's outputs; a head after the other. What a forward pass keeps is left where it is read."""
         torch, case = self.torch, self.case
         group, length = case["heads"] // case["kv_heads"], case["length"]
         far = torch.arange(length, device="cuda")
@@ -199,12 +230,18 @@ class Problem:
             torch.zeros(self.heads_first(n).shape, dtype=torch.float64, device="cuda")
             for n in ("q", "k", "v")
         ]
+        q_kind = self.leaves["q"].dtype
         for batch in range(case["batch"]):
             for head in range(case["heads"]):
                 q, dy = (self.heads_first(n)[batch, head].double() for n in ("q", "dy"))
                 k, v = (self.heads_first(n)[batch, head // group].double() for n in ("k", "v"))
                 scores = (q @ k.T) * case["width"] ** -0.5
                 p = torch.softmax(scores.masked_fill_(hidden, -math.inf), -1)
+                top = scores.max(-1).values
+                kept = self.leaves["statistics"][batch, head]
+                kept[0] = top
+                kept[1] = 1 / (scores - top[:, None]).exp().sum(-1)
+                self.heads_first("out")[batch, head] = (p @ v).to(q_kind)
                 if not case["backward"]:
                     found[0][batch, head] = p @ v
                     continue
@@ -249,10 +286,11 @@ class Problem:
         k, v = (self.heads_first(n).repeat_interleave(group, 1).contiguous() for n in ("k", "v"))
         attention = torch.nn.functional.scaled_dot_product_attention
         found = {}
-        for name, backend in (
-            ("cudnn", SDPBackend.CUDNN_ATTENTION),
-            ("flash", SDPBackend.FLASH_ATTENTION),
-        ):
+        ways = [("cudnn", SDPBackend.CUDNN_ATTENTION), ("flash", SDPBackend.FLASH_ATTENTION)]
+        if case["dtype"] in WHOLE:
+            ways = [("efficient", SDPBackend.EFFICIENT_ATTENTION)]
+            torch.backends.cuda.matmul.allow_tf32 = case["dtype"] == "tf32"
+        for name, backend in ways:
             factors = [x.detach().clone().requires_grad_(case["backward"]) for x in (q, k, v)]
 
             def forward(stream, backend=backend, factors=factors):
@@ -288,7 +326,7 @@ class Problem:
         return 2 * products * case["batch"] * case["heads"] * seen * case["width"]
 
 
-TOLERANCE = {"bf16": 4e-3, "f16": 6e-4}
+TOLERANCE = {"bf16": 4e-3, "f16": 6e-4, "tf32": 1.5e-3, "f32": 1e-5}
 """Of the norm of the difference, relative to the norm of the result."""
 
 

@@ -32,7 +32,7 @@ HOMES = {
     ),
     "ops.attention.attention ops.attention.gradients": "scaled_dot_attention",
     "ops.attention.cache": "cache_update cache_write cached_attention",
-    "ops.attention.gradients": "scaled_dot_attention_backward",
+    "ops.attention.gradients": "attention_statistics scaled_dot_attention_backward",
     "ops.attention.rope": "axial_rope2d rope rope_tables rope_with_tables",
     "ops.complex_numbers.numbers": "complex complex_norm_sq complex_norm_sq_backward conjugate imag real",
     "ops.creation.filling": "arange eye full full_like linspace one_hot ones ones_like tril triu zeros zeros_like",

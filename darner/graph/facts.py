@@ -32,6 +32,19 @@ RESULT = "result"
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """What a gradient may read of the forward pass instead of computing it again.
+
+    Attributes:
+        op: the op that it is the gradient of; its result is the gradient's operand ``out``.
+        beside: the op that makes the operand ``statistics``, of the operands and attributes of ``op``.
+    """
+
+    op: str
+    beside: str
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """What is known of an op besides its rules and traits.
 
@@ -59,6 +72,8 @@ class Facts:
         multiplies: of a contraction, the operands that are multiplied with each other: a session's ``precision`` rounds these. A composite of contractions
             that says nothing is written out for that.
         fused: it is priced as element-wise ops are: computed where a neighbour is.
+        kept: of a gradient, what it may read of the forward pass: lowering has it do so where a target's kernels keep that.
+        beside: of an op that makes what is kept, the op whose kernel computes it too, from the same operands.
         trainable: of ops without a derivative, the one that computes the same in a way that gradients pass.
         weight: how many additions an element takes, as the optimizer prices it.
         kernels: how many kernels a node of it needs, as the optimizer prices it.
@@ -85,6 +100,8 @@ class Facts:
     full_rate: bool = False
     multiplies: tuple[str, ...] = ()
     fused: bool = False
+    kept: Kept | None = None
+    beside: str | None = None
     trainable: str | None = None
     weight: float = 1.0
     kernels: float = 1.0

@@ -91,6 +91,8 @@ class GraphMethods:
         """``attention_kind`` with a scale and a softcap; see ``scaled_dot_attention``."""
     def attention_opts(self, q: NodeLike, k: NodeLike, v: NodeLike, mask: NodeLike | None, num_heads: int, head_dim: int, shape: Any = None, score_scale: float | None = None, attn_logit_softcap: float | None = None, *, layout: Any = None, label: str | None = None) -> Node:
         """``attention`` with a scale and a softcap; see ``scaled_dot_attention``."""
+    def attention_statistics(self, q: NodeLike, k: NodeLike, v: NodeLike, mask: NodeLike | None = None, bias: NodeLike | None = None, shape: Any = None, *, layout: Literal['bhsd', 'bshd'] = 'bhsd', causal: bool = False, window: int | None = None, scale: float | None = None, softcap: float | None = None, offset: NodeLike | None = None, label: str | None = None) -> Node:
+        """What the softmax of ``scaled_dot_attention`` divides by, for each query: (batch, heads, 2, queries), in f32 of 16-bit floats."""
     def avg_pool(self, x: NodeLike, window: int | Sequence[int], shape: Any = None, *, stride: int | Sequence[int] | None = None, padding: int | Sequence[int | Sequence[int]] = ..., count_include_pad: bool = True, ceil_mode: bool = False, label: str | None = None) -> Node:
         """The mean of each window."""
     def avg_pool1d(self, x: NodeLike, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False, count_include_pad: bool = True, *, label: str | None = None) -> Node:
@@ -800,7 +802,7 @@ class GraphMethods:
         """Each query's mean of the values, weighted by the softmax of its scores with the keys."""
     @overload
     def scaled_dot_attention(self, *args: Any, **kwargs: Any) -> Node: ...
-    def scaled_dot_attention_backward(self, q: NodeLike, k: NodeLike, v: NodeLike, dy: NodeLike, mask: NodeLike | None = None, bias: NodeLike | None = None, shape: Any = None, *, layout: Literal['bhsd', 'bshd'] = 'bhsd', causal: bool = False, window: int | None = None, scale: float | None = None, softcap: float | None = None, offset: NodeLike | None = None, label: str | None = None) -> tuple[Node, ...]:
+    def scaled_dot_attention_backward(self, q: NodeLike, k: NodeLike, v: NodeLike, dy: NodeLike, mask: NodeLike | None = None, bias: NodeLike | None = None, shape: Any = None, *, layout: Literal['bhsd', 'bshd'] = 'bhsd', causal: bool = False, window: int | None = None, scale: float | None = None, softcap: float | None = None, offset: NodeLike | None = None, out: NodeLike | None = None, statistics: NodeLike | None = None, label: str | None = None) -> tuple[Node, ...]:
         """The gradients of ``scaled_dot_attention`` with respect to ``q``, ``k``, ``v`` and, if there is one, ``bias``."""
     def scan(self, init: NodeLike, body: Graph, length: int, *, label: str | None = None) -> Node:
         """The carry after ``length`` steps of ``body``, a graph of one input and one output."""
@@ -1054,6 +1056,8 @@ class NodeMethods:
         """``attention_kind`` with a scale and a softcap; see ``scaled_dot_attention``."""
     def attention_opts(self, k: NodeLike, v: NodeLike, mask: NodeLike | None, num_heads: int, head_dim: int, shape: Any = None, score_scale: float | None = None, attn_logit_softcap: float | None = None, *, layout: Any = None, label: str | None = None) -> Node:
         """``attention`` with a scale and a softcap; see ``scaled_dot_attention``."""
+    def attention_statistics(self, k: NodeLike, v: NodeLike, mask: NodeLike | None = None, bias: NodeLike | None = None, shape: Any = None, *, layout: Literal['bhsd', 'bshd'] = 'bhsd', causal: bool = False, window: int | None = None, scale: float | None = None, softcap: float | None = None, offset: NodeLike | None = None, label: str | None = None) -> Node:
+        """What the softmax of ``scaled_dot_attention`` divides by, for each query: (batch, heads, 2, queries), in f32 of 16-bit floats."""
     def avg_pool(self, window: int | Sequence[int], shape: Any = None, *, stride: int | Sequence[int] | None = None, padding: int | Sequence[int | Sequence[int]] = ..., count_include_pad: bool = True, ceil_mode: bool = False, label: str | None = None) -> Node:
         """The mean of each window."""
     def avg_pool1d(self, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False, count_include_pad: bool = True, *, label: str | None = None) -> Node:
@@ -1658,7 +1662,7 @@ class NodeMethods:
         """Each query's mean of the values, weighted by the softmax of its scores with the keys."""
     @overload
     def scaled_dot_attention(self, *args: Any, **kwargs: Any) -> Node: ...
-    def scaled_dot_attention_backward(self, k: NodeLike, v: NodeLike, dy: NodeLike, mask: NodeLike | None = None, bias: NodeLike | None = None, shape: Any = None, *, layout: Literal['bhsd', 'bshd'] = 'bhsd', causal: bool = False, window: int | None = None, scale: float | None = None, softcap: float | None = None, offset: NodeLike | None = None, label: str | None = None) -> tuple[Node, ...]:
+    def scaled_dot_attention_backward(self, k: NodeLike, v: NodeLike, dy: NodeLike, mask: NodeLike | None = None, bias: NodeLike | None = None, shape: Any = None, *, layout: Literal['bhsd', 'bshd'] = 'bhsd', causal: bool = False, window: int | None = None, scale: float | None = None, softcap: float | None = None, offset: NodeLike | None = None, out: NodeLike | None = None, statistics: NodeLike | None = None, label: str | None = None) -> tuple[Node, ...]:
         """The gradients of ``scaled_dot_attention`` with respect to ``q``, ``k``, ``v`` and, if there is one, ``bias``."""
     def scan(self, body: Graph, length: int, *, label: str | None = None) -> Node:
         """The carry after ``length`` steps of ``body``, a graph of one input and one output."""

@@ -81,6 +81,20 @@ class _Fusion(ProductEnds, Beside):
                     self._take_joins(node)
                     self._take_gates(node)
                 self._trim(node.id)
+        self._besides()
+
+    def _besides(self) -> None:
+        """What is kept for gradients is computed by the kernel of the call that has the same operands."""
+        for node in self.nodes:
+            if node.op.facts.beside is None or self.home[node.id] != node.id:
+                continue
+            call = (node.op.facts.beside, node.inputs, node.slots)
+            calls = (user for x in node.operands[:1] for user in self.graph.users(x))
+            for user in calls:
+                alike = (user.op.name, user.inputs, user.slots) == call
+                if alike and user.attrs == node.attrs and self._may_join(user.id, node.id):
+                    self._join(self.home[user.id], node.id, self.groups[user.id].kind)
+                    break
 
     def narrow(self) -> None:
         """Let kernels of rows compute what they read of an epilogue where fewer values, made on the way to it, are written instead.

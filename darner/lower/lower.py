@@ -44,6 +44,7 @@ def lower(  # many parameters: all but the graph are what a backend asks for, by
     whole: Collection[str] | None = None,
     ended: Collection[str] | None = None,
     fusing: Fusing = PLAIN,
+    keeps: bool = False,
     options: Mapping[str, Any] | None = None,
     alignment: int = ALIGNMENT,
     segment: int | None = None,
@@ -54,7 +55,7 @@ def lower(  # many parameters: all but the graph are what a backend asks for, by
     """The plan of a graph whose sizes are all known.
 
     ``whole`` names the composites for which the target has kernels of their own, ``ended`` the ops by index whose kernels may end with what is
-    element-wise after them; ``fusing`` says what else its kernels can do. Every value of the arena begins at a
+    element-wise after them; ``fusing`` says what else its kernels can do, and ``keeps`` that they keep what gradients read of the forward pass (``kept``). Every value of the arena begins at a
     multiple of ``alignment`` bytes, and with ``segment`` none lies across a multiple of that many. ``stored`` says of which parameters or states a leaf
     is made that holds several side by side, for a target that keeps them so, ``multipliers`` which contractions read operands of fewer bits than f32 where they lie,
     and ``again`` what it costs to compute values again where they are read (``lower.again``): without it all are stored.
@@ -69,7 +70,7 @@ def lower(  # many parameters: all but the graph are what a backend asks for, by
                 f"the sizes {', '.join(symbols)} are not known", hint="graph.bind(name=size) first"
             )
     rules = _Rules(
-        target, whole, ended, fusing, alignment, segment, stored or {}, multipliers, again
+        target, whole, ended, fusing, keeps, alignment, segment, stored or {}, multipliers, again
     )
     return rules.plan(graph, dict(options or {})).verify()
 
@@ -82,6 +83,7 @@ class _Rules:
     whole: Collection[str] | None
     ended: Collection[str] | None
     fusing: Fusing
+    keeps: bool
     alignment: int
     segment: int | None
     stored: Mapping[str, Parts]
@@ -90,7 +92,7 @@ class _Rules:
 
     def plan(self, graph: Graph, options: dict[str, Any]) -> Plan:
         """The plan of a graph."""
-        prepared = prepare(graph, self.whole)
+        prepared = prepare(graph, self.whole, self.keeps)
         works, commit = committed(prepared, self._kernels(prepared))
         made = _Assembly(prepared, works, commit, self)
         made.name_parts(self.stored)
@@ -102,7 +104,7 @@ class _Rules:
         What fails in it fails for the whole kernel, which stands before the commit point: the plan needs none.
         """
         graph = body_graph(kernel)
-        prepared = prepare(graph, self.whole)
+        prepared = prepare(graph, self.whole, self.keeps)
         works = sorted(
             self._kernels(prepared), key=lambda work: not _only_stacks_leaves(prepared, work)
         )

@@ -1,4 +1,7 @@
-"""A graph as lowering wants it: primitives, and the few composites that have kernels of their own; equal calls once."""
+"""A graph as lowering wants it: primitives, and the few composites that have kernels of their own; equal calls once.
+
+Gradients then read what the forward pass keeps for them, on targets whose kernels keep it.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,18 @@ from ..graph.types import TensorType
 from ..ops.quantised.stored import restored_node, stored_type
 from ..transforms.expand import expand
 from .copies import reading_copies
+from .kept import with_kept
 from .roles import stays_whole, whole_ops
 
 MOST_WRITTEN = 256
 """Bytes of a constant that is part of a loop's body; larger ones are operands."""
 
 
-def prepare(graph: Graph, whole: Collection[str] | None = None) -> Graph:
+def prepare(graph: Graph, whole: Collection[str] | None = None, keeps: bool = False) -> Graph:
     """Write out what has no kernel of its own, and merge what that makes twice.
 
-    ``whole`` names the composites that stay; a backend that has no kernel for one leaves it out.
+    ``whole`` names the composites that stay; a backend that has no kernel for one leaves it out. With ``keeps`` gradients read what kernels of the forward
+    pass keep (``with_kept``).
 
     >>> import darner
     >>> g = darner.Graph()
@@ -34,7 +39,11 @@ def prepare(graph: Graph, whole: Collection[str] | None = None) -> Graph:
     names = whole_ops() if whole is None else whole
     graph = with_stored_parameters(graph)
     written = expand(graph, keep=lambda node: node.op.name in names and stays_whole(node))
-    return reading_copies(merged(_Bodies().rewritten(written)))
+    found = merged(_Bodies().rewritten(written))
+    if keeps:
+        # What gradients read rounded is rounded already where others read it so.
+        found = merged(with_kept(found))
+    return reading_copies(found)
 
 
 class _Bodies:

@@ -28,12 +28,16 @@ class Multipliers:
 
 
 def contractions() -> frozenset[str]:
-    """The ops that have kernels of their own in which operands are multiplied.
+    """The ops that have kernels of their own, or a part of one, in which operands are multiplied.
 
     >>> "dot_general" in contractions(), "matmul" in contractions()
     (True, False)
     """
-    return frozenset(name for name, op in OPS.items() if op.facts.whole and op.facts.multiplies)
+    return frozenset(
+        name
+        for name, op in OPS.items()
+        if op.facts.multiplies and (op.facts.whole or op.facts.beside is not None)
+    )
 
 
 def is_view(node: Node) -> bool:

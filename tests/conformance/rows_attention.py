@@ -73,6 +73,39 @@ def attention_backward(q, k, v, dy, mask=None, bias=None, **options):
     return torch.autograd.grad(y, leaves, dy)
 
 
+def attention_statistics(
+    q,
+    k,
+    v,
+    mask=None,
+    bias=None,
+    *,
+    layout="bhsd",
+    causal=False,
+    window=None,
+    scale=None,
+    softcap=None,
+    offset=None,
+):
+    if layout == "bshd":
+        q, k = q.transpose(1, 2), k.transpose(1, 2)
+    k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
+    shape = (*q.shape[:3], k.shape[2])
+    if not math.prod(shape):
+        return torch.zeros(*q.shape[:2], 2, q.shape[2], dtype=q.dtype)
+    seen = visible_keys(shape, mask, causal, window, offset)
+    some = seen.any(-1)
+    scores = torch.einsum("bhid,bhjd->bhij", q, k)
+    scores = scores * (q.shape[-1] ** -0.5 if scale is None else scale)
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    scores = scores if bias is None else scores + bias
+    scores = scores.masked_fill(~(seen | ~some.unsqueeze(-1)), -math.inf)
+    top = scores.amax(-1)
+    share = 1 / (scores - top.unsqueeze(-1)).exp().sum(-1)
+    return torch.where(some.unsqueeze(2), torch.stack([top, share], 2), 0.0)
+
+
 def cache_update(cache, new, position, axis=0):
     result, rows = cache.clone(), new.shape[axis]
     start = min(max(int(position), 0), cache.shape[axis] - rows)
@@ -83,5 +116,6 @@ def cache_update(cache, new, position, axis=0):
 ROWS = {
     "scaled_dot_attention": attention,
     "scaled_dot_attention_backward": attention_backward,
+    "attention_statistics": attention_statistics,
     "cache_update": cache_update,
 }

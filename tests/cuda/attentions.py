@@ -10,14 +10,15 @@ from darner.backends.cuda import kernels
 from darner.lower.lower import lower
 from darner.lower.roles import whole_ops
 
-HALVES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}
-TOLERANCE = {"bf16": 4e-3, "f16": 6e-4}
+STORED = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "tf32": np.float32}
+"""What factors are in memory."""
+TOLERANCE = {"bf16": 4e-3, "f16": 6e-4, "tf32": 8e-4}
 """Of the norm of the difference, relative to the result's: products of rounded probabilities, and rounded results."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """An attention: sizes, what it is asked for, and which masks and biases it has."""
+    """An attention: sizes, what it is asked for, and which masks and biases it has; ``kept`` is one with its gradients, which read what it keeps."""
 
     heads: int
     kv_heads: int
@@ -28,13 +29,14 @@ class Case:
     value_width: int = 0
     dtype: str = "bf16"
     backward: bool = False
+    kept: bool = False
     mask: tuple = ()
     bias: tuple = ()
     finish: bool = False
     options: dict = field(default_factory=dict, hash=False)
 
     def __str__(self):
-        kind = "backward" if self.backward else "forward"
+        kind = "backward" if self.backward else "both" if self.kept else "forward"
         sizes = f"{self.batch}x{self.heads}x{self.kv_heads}x{self.queries}x{self.keys}"
         options = "-".join(f"{name}={value}" for name, value in self.options.items())
         return f"{kind}-{self.dtype}-{sizes}x{self.width}-{self.value_width or ''}{options}"
@@ -52,14 +54,17 @@ class Case:
             "k": shape(self.kv_heads, self.keys, self.width),
             "v": shape(self.kv_heads, self.keys, width),
         }
-        if self.backward:
+        if self.backward or self.kept:
             found["dy"] = shape(self.heads, self.queries, width)
         return found
 
     def graph(self):
         """The graph."""
         graph = darner.Graph()
-        factors = [graph.input(name, shape, self.dtype) for name, shape in self.shapes().items()]
+        stored = "f32" if self.dtype == "tf32" else self.dtype
+        factors = [graph.input(name, shape, stored) for name, shape in self.shapes().items()]
+        if self.dtype == "tf32":
+            factors = [factor.reduce_precision(8, 10) for factor in factors]
         options = dict(self.options)
         if self.mask:
             options["mask"] = graph.input("mask", self.mask, "bool")
@@ -69,7 +74,11 @@ class Case:
             options["offset"] = graph.input("offset", (self.batch,), "i32")
         if self.bias or self.finish:
             factors = [factor.cast("f32") for factor in factors]
-        if self.backward:
+        if self.kept:
+            y = graph.scaled_dot_attention(*factors[:3], **options)
+            grads = graph.scaled_dot_attention_backward(*factors, **options)[:3]
+            outputs = [y.cast(stored), *grads]
+        elif self.backward:
             outputs = list(graph.scaled_dot_attention_backward(*factors, **options))[:3]
         else:
             y = graph.scaled_dot_attention(*factors, **options)
@@ -79,7 +88,7 @@ class Case:
 
     def arrays(self, seed=0):
         """Random operands."""
-        random, kind = np.random.default_rng(seed), HALVES[self.dtype]
+        random, kind = np.random.default_rng(seed), STORED[self.dtype]
         found = {n: random.standard_normal(s).astype(kind) for n, s in self.shapes().items()}
         if self.mask:
             found["mask"] = random.random(self.mask) > 0.3
@@ -94,7 +103,8 @@ def planned(graph, machine):
     """The plan of a graph of one attention for a machine, as its backend lowers it."""
     given = kernels.multipliers_of(machine)
     whole = set(whole_ops())
-    return lower(graph, target="cuda", whole=whole, ended=set(), alignment=256, multipliers=given)
+    rules = {"ended": set(), "alignment": 256, "multipliers": given, "keeps": True}
+    return lower(graph, target="cuda", whole=whole, **rules)
 
 
 def assert_near(case, found, arrays):

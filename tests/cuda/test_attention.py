@@ -23,13 +23,14 @@ def run(case, monkeypatch, cut=None):
     """The outputs on the emulated device."""
     monkeypatch.setattr(running, "written", kernels.written)
     running.launches.cache_clear()
-    for table in (cuts._FORWARD, cuts._GRADIENTS):
+    for table in (cuts._FORWARD, cuts._GRADIENTS, cuts._FORWARD_TF32, cuts._GRADIENTS_TF32):
         for width in table:
             if cut is not None:
                 monkeypatch.setitem(table, width, cut)
     plan, arrays = planned(case.graph(), MACHINE), case.arrays()
     found = [plan.spec(kernel) for kernel in plan.kernels]
     assert NAME in [kernels.template_of(spec, MACHINE).name for spec in found]
+    assert not case.kept or "attention_statistics" in [name for spec in found for name in spec.ops]
     outputs = running.Kernels(plan, arrays, MACHINE).run()
     running.launches.cache_clear()
     return outputs, arrays
@@ -45,6 +46,7 @@ FORWARD = [
     (Case(2, 1, 40, 40, 16, mask=(1, 1, 40, 40), options={"softcap": 2.0, "scale": -0.5}), SMALL),
     (Case(2, 1, 40, 30, 16, bias=(2, 1, 30), options={"causal": True}), SMALL),
     (Case(2, 1, 40, 40, 16, finish=True, options={"causal": True}), SMALL),
+    (Case(2, 1, 40, 40, 36, dtype="tf32", options={"causal": True, "window": 9}), SMALL),
 ]
 
 
@@ -98,6 +100,31 @@ def test_gradients_of_all_kinds_are_the_reference(case, cut, monkeypatch):
     assert_near(case, *run(case, monkeypatch, **cut))
 
 
+KEPT = [
+    (Case(2, 1, 40, 20, 16, kept=True, options={"causal": True, "layout": "bshd"}), SMALL),
+    (Case(2, 2, 24, 40, 24, kept=True, finish=True, mask=(1, 1, 1, 40)), SMALL),
+    (Case(2, 1, 24, 40, 16, dtype="tf32", kept=True, options={"causal": True}), SMALL),
+]
+SLOW_KEPT = [
+    (Case(3, 1, 40, 40, 72, value_width=40, dtype="f16", kept=True), SMALL),
+    (Case(2, 1, 40, 40, 16, kept=True, bias=(2, 40, 40), options={"softcap": 1.5}), SMALL),
+    (Case(1, 1, 24, 24, 24, value_width=40, dtype="tf32", kept=True, mask=(1, 1, 1, 24)), WIDE),
+]
+
+
+@pytest.mark.parametrize(("case", "cut"), KEPT, ids=lambda x: str(x) if x.__class__ is Case else "")
+def test_gradients_by_what_the_forward_pass_kept_are_the_reference(case, cut, monkeypatch):
+    assert_near(case, *run(case, monkeypatch, **cut))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("case", "cut"), SLOW_KEPT, ids=lambda x: str(x) if x.__class__ is Case else ""
+)
+def test_gradients_of_all_kinds_by_what_was_kept_are_the_reference(case, cut, monkeypatch):
+    assert_near(case, *run(case, monkeypatch, **cut))
+
+
 def test_a_query_that_sees_nothing_gives_zeros(monkeypatch):
     case = Case(1, 1, 40, 16, 16, options={"causal": True})
     (found,), _ = run(case, monkeypatch, **SMALL)
@@ -111,7 +138,7 @@ def test_two_runs_give_the_same_bits(monkeypatch):
     assert first[0].tobytes() == second[0].tobytes()
 
 
-@pytest.mark.parametrize("precision", ["bf16", "f16"])
+@pytest.mark.parametrize("precision", ["bf16", "f16", "tf32"])
 def test_training_that_rounds_what_it_multiplies_uses_tensor_cores(precision, monkeypatch):
     used = []
     choose = kernels.template_of
@@ -239,3 +266,11 @@ def test_code_of_every_width_has_no_spills(arch, width):
         options = {"causal": True}
         case = Case(8, heads, 2048, 2048, width, batch=2, backward=backward, options=options)
         assert_good(case, arch)
+
+
+@needs_ptxas
+@pytest.mark.slow
+@pytest.mark.parametrize(("arch", "width"), [("sm_90a", 64), ("sm_90a", 256), ("sm_86", 96)])
+def test_code_of_tf32_has_no_spills(arch, width):
+    options = {"causal": True}
+    assert_good(Case(8, 2, 2048, 2048, width, dtype="tf32", kept=True, options=options), arch)

@@ -16,34 +16,38 @@ MACHINE = Machine.without_card("sm_90a")
 
 def run(case, seed=0):
     """The outputs, and the operands."""
-    plan, arrays = planned(case.graph(), MACHINE), case.arrays()
-    (kernel,) = plan.kernels
-    spec, device = plan.spec(kernel), Device(seed)
-    written = kernels.written(spec, MACHINE)
-    assert all("wgmma" in stage.ir for stage in written.stages)
-    names = {number: name for name, number in plan.leaves("input").items()}
-    operands = [device.room(arrays[names[number]]) for number in kernel.operands]
-    results = []
-    for output in spec.body.outputs:
-        shape = tuple(int(size) for size in output.shape)
-        results.append(device.room(np.full(shape, np.nan, output.dtype.numpy)))
+    plan, arrays, device = planned(case.graph(), MACHINE), case.arrays(), Device(seed)
+    places = {}
+    for number, buffer in enumerate(plan.buffers):
+        if buffer.place == "input":
+            places[number] = device.room(arrays[buffer.name])
+        else:
+            places[number] = device.room(np.full(buffer.nbytes, 0xFF, np.uint8))
+    for kernel in plan.kernels:
+        written = kernels.written(plan.spec(kernel), MACHINE)
+        launch(device, kernel, written, places)
+    found = []
+    for number in plan.outputs:
+        kind = plan.buffers[number].type
+        shape = tuple(int(size) for size in kind.shape)
+        nbytes = int(np.prod(shape)) * kind.dtype.itemsize
+        found.append(device.bytes(places[number], nbytes).view(kind.dtype.numpy).reshape(shape))
+    return found, arrays
+
+
+def launch(device, kernel, written, places):
+    """Run a kernel of a plan."""
     scratch = device.room(np.full(written.scratch + 256, 0xFF, np.uint8))
+    operands, results = ([places[i] for i in own] for own in (kernel.operands, kernel.results))
 
     def address(binding):
         if binding.what == "scratch":
             return scratch + binding.number
         return (operands if binding.what == "operand" else results)[binding.number]
 
+    assert "wgmma" in written.stages[-1].ir
     for stage in written.stages:
         device.launch(to_ptx(stage.ir, "sm_90a"), stage, address)
-    found = []
-    for number in plan.outputs:
-        kind = plan.buffers[number].type
-        shape = tuple(int(size) for size in kind.shape)
-        nbytes = int(np.prod(shape)) * kind.dtype.itemsize
-        place = results[list(kernel.results).index(number)]
-        found.append(device.bytes(place, nbytes).view(kind.dtype.numpy).reshape(shape))
-    return found, arrays
 
 
 @pytest.mark.parametrize(
@@ -100,12 +104,32 @@ def test_gradients_are_the_reference(case):
         Case(1, 1, 130, 130, 128, backward=True, options={"causal": True, "window": 60}),
         Case(1, 1, 100, 64, 64, value_width=128, backward=True, options={"window": 50}),
         Case(2, 1, 64, 64, 72, backward=True),
+        Case(1, 1, 40, 40, 256, backward=True, options={"causal": True}),
+        Case(1, 1, 40, 70, 144, backward=True, options={"window": 60}),
         Case(1, 1, 64, 64, 64, batch=2, backward=True, options={"causal": True, "offset": True}),
     ],
     ids=str,
 )
 def test_gradients_of_all_kinds_are_the_reference(case):
     assert_near(case, *run(case, seed=3))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(2, 1, 40, 70, 64, kept=True, finish=True, options={"causal": True}),
+    ],
+    ids=str,
+)
+def test_gradients_by_what_the_forward_pass_kept_are_the_reference(case):
+    assert_near(case, *run(case, seed=5))
+
+
+@pytest.mark.parametrize(
+    "case", [Case(1, 1, 64, 330, 64, backward=True), Case(1, 1, 64, 700, 64)], ids=str
+)
+def test_no_tile_is_overwritten_that_a_warp_still_reads(case):
+    assert_near(case, *run(case, seed=1))
 
 
 def test_what_a_tensor_map_cannot_say_is_read_by_mma_sync():

@@ -28,7 +28,7 @@ def run(graph, arrays, less=(), **limits):
 
     device = copy.copy(opened())
     device.machine = device.machine.without(*less, **limits)
-    plan = lower(graph, target="gpu", alignment=GRANULE)
+    plan = lower(graph, target="gpu", alignment=GRANULE, keeps=True)
     for spec in plan.specs.values():
         if spec.kind == "attention":
             assert template_of(spec, device.machine).name == "attention"
@@ -54,6 +54,17 @@ def stages_of(graph, **limits):
     plan = lower(graph, target="gpu")
     (spec,) = [spec for spec in plan.specs.values() if spec.kind == "attention"]
     return written(spec, machine).stages
+
+
+def ops_with_kept(graph):
+    """The ops of each attention of a graph, which all keep or read what is kept."""
+    from darner.lower.kept import keeps_anything
+    from darner.lower.lower import lower
+
+    plan = lower(graph, target="gpu", keeps=True)
+    found = [spec for spec in plan.specs.values() if spec.kind == "attention"]
+    assert all(keeps_anything(spec.body) for spec in found)
+    return [spec.ops for spec in found]
 
 
 def shared_bytes(text):
@@ -126,6 +137,17 @@ def check(graph, arrays, found, dtype, length):
     wanted = darner.run(graph, arrays, float64=dtype == "f32")
     for actual, expected in zip(found, wanted, strict=True):
         assert_close(actual, expected, dtype, length)
+
+
+@pytest.mark.parametrize("queries", [33, 3], ids=["blocks", "parts"])
+def test_gradients_read_what_the_forward_pass_keeps(queries):
+    given = {"kv_heads": 1, "causal": True, "softcap": 2.0, "layout": "bshd"}
+    graph, arrays = attention_graph(2, 2, queries, 250, 12, backward=True, **given)
+    q, k, v = (graph.inputs[name] for name in "qkv")
+    attrs = {"causal": True, "softcap": 2.0, "layout": "bshd"}
+    graph.set_outputs([graph.scaled_dot_attention(q, k, v, **attrs) * 2.0, *graph.outputs])
+    assert len(ops_with_kept(graph)) == 2
+    check(graph, arrays, run(graph, arrays), "f32", 250)
 
 
 CASES = {

@@ -9,6 +9,7 @@ from typing import Any
 from ...graph.errors import ArgumentError, UnsupportedError
 from ...graph.graph import Graph
 from ...graph.parts import Parts
+from ...lower.kept import keeps_anything
 from ...lower.lower import lower
 from ...lower.plan import Kernel, Plan, Spec
 from ...lower.roles import whole_ops
@@ -31,7 +32,8 @@ def lower_for(
     """
     backend = backend_of(device)
     rules = backend.rules(backend.machine(device))
-    whole, ended, segment, fusing = set(whole_ops()), set(rules.ended), None, rules.fusing
+    whole, ended, segment = set(whole_ops()), set(rules.ended), None
+    fusing, keeps = rules.fusing, rules.keeps
     while True:
         plan = lower(
             graph,
@@ -39,6 +41,7 @@ def lower_for(
             whole=whole,
             ended=ended,
             fusing=fusing,
+            keeps=keeps,
             options=options,
             alignment=rules.alignment,
             segment=segment,
@@ -58,6 +61,10 @@ def lower_for(
             continue
         for kernel, spec in lacking:
             _refuse_host(spec, kernel, device)
+        if keeps and any(keeps_anything(spec.body) for _, spec in lacking):
+            # First kernels are tried without what one keeps for another.
+            keeps = False
+            continue
         named = {name for _, spec in lacking for name in spec.ops}
         named &= whole | ended
         if not named:

@@ -31,6 +31,7 @@ class LowerRules:
         largest: bytes of its largest piece of memory; a larger arena lies in several.
         ended: the ops by index whose kernels may end with what is element-wise after them.
         fusing: what its kernels can do besides; a plan in which a product cannot read halves in pairs has none that does.
+        keeps: whether its kernels keep what gradients read of the forward pass (``lower.kept``).
         side_by_side: whether its programs keep several parameters in one buffer, each known by its own name (``Buffer.parts``).
         multipliers: which contractions read operands of fewer bits than f32 where they lie; all that there are, when left out.
         again: what computing a value again costs beside storing and reading it; None where all that several kernels read is stored.
@@ -42,6 +43,7 @@ class LowerRules:
     largest: int = maxsize
     ended: Collection[str] = ()
     fusing: Fusing = PLAIN
+    keeps: bool = False
     side_by_side: bool = False
     multipliers: Multipliers | None = None
     again: Price | None = None

@@ -71,6 +71,7 @@ class CudaBackend(Backend):
         return LowerRules(
             lambda spec: runs(spec, machine),
             alignment=ALIGNMENT,
+            keeps=True,
             largest=limits.segment,
             fusing=Fusing(joins=True, halves=cores, beside=True),
             side_by_side=True,

@@ -9,6 +9,7 @@ from ...codegen.simt.contract.product import in_halves
 from ...codegen.simt.dispatch import Written
 from ...codegen.simt.template import Template
 from ...graph.errors import UnsupportedError
+from ...graph.op import OPS
 from ...lower.again import Price
 from ...lower.plan import Plan, Spec
 from ...lower.strided import Multipliers, contractions
@@ -31,9 +32,11 @@ def limits_of(machine: Machine) -> Limits:
 
 
 def multipliers_of(machine: Machine) -> Multipliers:
-    """Which contractions read operands of fewer bits where they lie: all those of 16-bit floats, and products of matrices that round to tf32 on tensor cores."""
-    tf32 = {"dot_general"} if machine.capability >= TENSOR_CORES else ()
-    return Multipliers(contractions(), frozenset(tf32), tf32_along_sums=True)
+    """Which contractions read operands of fewer bits where they lie: all those of 16-bit floats, and products of matrices and attention that round to tf32 on tensor cores."""
+    every = contractions()
+    rounding = {n for n in every if n == "dot_general" or OPS[n].facts.role == "attention"}
+    rounding = rounding if machine.capability >= TENSOR_CORES else set()
+    return Multipliers(every, frozenset(rounding), tf32_along_sums=True)
 
 
 def template_of(spec: Spec, machine: Machine) -> Template | None:

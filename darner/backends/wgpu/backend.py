@@ -78,6 +78,7 @@ class WgpuBackend(Backend):
         return LowerRules(
             lambda spec: template_of(spec, machine) is not None,
             alignment=GRANULE,
+            keeps=True,
             largest=segment_of(machine),
             fusing=Fusing(joins=True),
             side_by_side=True,

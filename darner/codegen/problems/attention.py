@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ...graph.errors import InternalError
 from ...graph.node import Node
 from ...graph.types import TupleType
 from ...lower.plan import Spec
-from ...lower.strided import strided
+from ...lower.strided import is_tf32, is_view, strided
 from ..ir.types import ACCUMULATOR
 from .nodes import only_node
 
@@ -17,6 +17,10 @@ FORWARD = "scaled_dot_attention"
 
 
 BACKWARD = "scaled_dot_attention_backward"
+
+
+STATISTICS = "attention_statistics"
+"""What a kernel writes beside the result; a gradient's operand of the name ``statistics`` is it."""
 
 
 GRADIENTS = ("q", "k", "v", "bias")
@@ -32,12 +36,14 @@ class Operand:
         offset: of the first element, in elements.
         strides: the distances of neighbours; 0 repeats.
         dtype: the name of the element type.
+        rounded: whether elements are rounded to tf32 as they are read.
     """
 
     base: Node
     offset: int
     strides: tuple[int, int, int, int]
     dtype: str
+    rounded: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,11 @@ class Described:
     value_width: int
     operands: dict[str, Operand] = field(hash=False)
     offset: Node | None
+
+    @property
+    def reads_kept(self) -> bool:
+        """Whether it is a gradient that is given the result and the statistics of the forward pass."""
+        return "out" in self.operands
 
     @property
     def layout(self) -> str:
@@ -129,19 +140,39 @@ def _heads_first(layout: str, items: Sequence[int]) -> tuple[int, int, int, int]
 
 
 def _operand(node: Node, rank: int = 4) -> Operand:
-    seen = strided(node, widened=True)
+    seen = strided(node, widened=True, tf32=True)
     if seen is None:
         raise InternalError(f"an operand of attention, {node!r}, has no strides")
     sizes = [int(size) for size in node.shape]
     own = [0 if n == 1 else stride for n, stride in zip(sizes, seen.strides, strict=True)]
     lead = [0] * (rank - len(own))
     a, b, c, d = (*lead, *own)
-    return Operand(seen.base, seen.offset, (a, b, c, d), seen.base.dtype.name)
+    rounded = is_tf32(_source(node))
+    return Operand(seen.base, seen.offset, (a, b, c, d), seen.base.dtype.name, rounded)
+
+
+def _source(node: Node) -> Node:
+    """What a node is a view of."""
+    while is_view(node):
+        (node,) = node.operands
+    return node
 
 
 def main_node(spec: Spec) -> Node | None:
     """The attention of a kernel's body."""
     return only_node(spec, (FORWARD, BACKWARD))
+
+
+def statistics_number(spec: Spec) -> int | None:
+    """Which result of a kernel is the statistics that gradients read; None where it has no such."""
+    names = [output.op.name for output in spec.body.outputs]
+    return names.index(STATISTICS) if STATISTICS in names else None
+
+
+def result_numbers(spec: Spec) -> list[int]:
+    """Which results of a kernel are made of the attention's elements."""
+    outputs = spec.body.outputs
+    return [i for i, output in enumerate(outputs) if output.op.name != STATISTICS]
 
 
 def described(node: Node) -> Described:
@@ -152,12 +183,12 @@ def described(node: Node) -> Described:
     _, kv_heads, keys, _ = _heads_first(layout, [int(n) for n in given["k"].shape])
     operands: dict[str, Operand] = {}
     for name, item in given.items():
-        if name in ("mask", "bias"):
+        if name in ("mask", "bias", "statistics"):
             operands[name] = _operand(item)
         elif name != "offset":
             found = _operand(item)
             strides = _heads_first(layout, found.strides)
-            operands[name] = Operand(found.base, found.offset, strides, found.dtype)
+            operands[name] = replace(found, strides=strides)
     return Described(
         node=node,
         batch=batch,

@@ -26,6 +26,7 @@ from ..elementwise.arithmetic import maximum, where
 from ..elementwise.comparison import logical_and
 from ..linalg.contract import dot_general
 from ..samples import bools, ints, sample, spec
+from ..shapes.primitives import concat
 
 FAMILY = "attention"
 
@@ -277,7 +278,46 @@ class Weights:
     squashed: Node | None
 
 
-def attention_weights(  # many parameters: the op's operands and attributes
+@dataclass(frozen=True)
+class Scores:
+    """What a softmax is made of.
+
+    Attributes:
+        scores: (batch, heads, queries, keys); -inf where a key is hidden.
+        squashed: tanh(score / softcap), where there is a cap.
+        may_see_nothing: whether a row can be -inf as a whole.
+    """
+
+    scores: Node
+    squashed: Node | None
+    may_see_nothing: bool
+
+    def weights(self) -> Weights:
+        """Their softmax."""
+        return Weights(_softmax(self.scores, self.may_see_nothing), self.squashed)
+
+    def statistics(self) -> Node:
+        """(batch, heads, 2, queries): each row's maximum, and 1 over the sum of exponentials of what scores are less than that; zeros where nothing is visible."""
+        batch, heads, queries, keys = self.scores.shape
+        if keys == 0:
+            return self.scores.graph.full((batch, heads, 2, queries), 0.0, self.scores.dtype)
+        lowest = float(np.finfo(self.scores.dtype.numpy).min)
+        top = maximum(self.scores.max(-1, keepdims=True), lowest)
+        total = (self.scores - top).exp().sum(-1, keepdims=True)
+        seen = total > 0
+        rows = where(seen, top, 0), where(seen, 1 / where(seen, total, 1), 0)
+        return concat([row.transpose((0, 1, 3, 2)) for row in rows], 2)
+
+    def weights_by(self, statistics: Node) -> Weights:
+        """Their softmax, from what ``statistics`` says."""
+        top, share = (
+            statistics[:, :, i : i + 1].transpose((0, 1, 3, 2)).cast(self.scores.dtype)
+            for i in range(2)
+        )
+        return Weights((self.scores - top).exp() * share, self.squashed)
+
+
+def attention_scores(  # many parameters: the op's operands and attributes
     q: Node,
     k: Node,
     mask: Node | None,
@@ -287,8 +327,8 @@ def attention_weights(  # many parameters: the op's operands and attributes
     window: int | None,
     scale: float | None,
     softcap: float | None,
-) -> Weights:
-    """Scores and their softmax, of queries and keys with their heads first."""
+) -> Scores:
+    """The scores of queries and keys with their heads first."""
     products = dot_general(by_group(q, k.shape[1]), k, (4,), (3,), (0, 1), (0, 1))
     scores = ungrouped(products) * known_scale(scale, q.shape[3])
     squashed = None
@@ -301,8 +341,7 @@ def attention_weights(  # many parameters: the op's operands and attributes
     if visible is not None:
         scores = where(visible, scores, -math.inf)
     # A bias can hide keys too, by -inf.
-    may_see_nothing = visible is not None or bias is not None
-    return Weights(_softmax(scores, may_see_nothing), squashed)
+    return Scores(scores, squashed, visible is not None or bias is not None)
 
 
 def _softmax(scores: Node, may_see_nothing: bool) -> Node:
@@ -335,7 +374,8 @@ def _(
     offset: Node | None,
 ) -> Node:
     q, k, v = (heads_first(item, layout) for item in (q, k, v))
-    weights = attention_weights(q, k, mask, bias, offset, causal, window, scale, softcap)
+    scores = attention_scores(q, k, mask, bias, offset, causal, window, scale, softcap)
+    weights = scores.weights()
     grouped = by_group(weights.probabilities, k.shape[1])
     mixed = dot_general(grouped, v, (4,), (2,), (0, 1), (0, 1))
     return heads_first(ungrouped(mixed), layout)

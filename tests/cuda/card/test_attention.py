@@ -35,8 +35,22 @@ FORWARD_ONLY = [
 ]
 
 
+TF32 = [
+    Case(9, 3, 512, 512, 64, batch=2, dtype="tf32", options=CAUSAL),
+    Case(2, 2, 333, 777, 80, dtype="tf32"),
+    Case(4, 1, 300, 300, 128, dtype="tf32", options={"window": 50, "layout": "bshd"}),
+    Case(2, 1, 211, 211, 256, dtype="tf32", options=CAUSAL),
+    Case(2, 1, 777, 333, 36, dtype="tf32", mask=(1, 2, 1, 333), options=CAUSAL),
+]
+
+
 def with_gradient(case):
     return Case(**{**vars(case), "backward": True})
+
+
+def with_kept(case):
+    """The result and its gradients, which read what it keeps."""
+    return Case(**{**vars(case), "kept": True})
 
 
 def results(case):
@@ -48,7 +62,13 @@ def results(case):
 
 
 @pytest.mark.parametrize(
-    "case", [*CASES, *FORWARD_ONLY, *(with_gradient(case) for case in CASES)], ids=str
+    "case",
+    [
+        *(with_kept(case) for case in (*CASES, *TF32)),
+        *(*TF32, *CASES, *FORWARD_ONLY),
+        *(with_gradient(case) for case in (*CASES, *TF32)),
+    ],
+    ids=str,
 )
 def test_attention_is_the_reference_and_the_same_bits_each_time(case):
     (first, second), arrays = results(case)

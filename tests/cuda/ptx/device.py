@@ -69,6 +69,9 @@ class Block:
             return "again"
         state[2][warp] = state[1]
         self.come(name, warp, count)
+        if state[1] > state[2][warp]:
+            del state[2][warp]
+            return True
         return "again"
 
     def come(self, name, warp, count):

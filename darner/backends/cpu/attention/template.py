@@ -7,7 +7,12 @@ results do not depend on the number of threads.
 
 from __future__ import annotations
 
-from ....codegen.problems.attention import BACKWARD, can_emit_attention, main_node
+from ....codegen.problems.attention import (
+    BACKWARD,
+    can_emit_attention,
+    main_node,
+    statistics_number,
+)
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ..emit.template import Code, Scratch, Template
@@ -64,4 +69,9 @@ def _emit(code: Code) -> None:
         emit_forward(parts)
 
 
-ATTENTION = Template("attention", can_emit_attention, _emit, _scratch)
+def _fits(spec: Spec) -> bool:
+    """Whether there is code: kernels keep nothing for gradients, and gradients compute again what they are given."""
+    return can_emit_attention(spec) and statistics_number(spec) is None
+
+
+ATTENTION = Template("attention", _fits, _emit, _scratch)

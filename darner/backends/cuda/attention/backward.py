@@ -1,6 +1,6 @@
 """The gradients of attention by ``mma.sync``, without anything that two blocks add to.
 
-First what is known of each query (``forward.write_statistics``). Then blocks of queries sum their gradients over keys, and blocks of keys theirs and those of values over the
+First what is known of each query (``kept.write_kept``, or ``forward.write_known_again`` where the forward pass kept nothing). Then blocks of queries sum their gradients over keys, and blocks of keys theirs and those of values over the
 queries of all heads that share them; there scores are computed with keys as rows, so that probabilities leave the products as the next ones take them.
 """
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 from ....codegen.simt.attention.operands import Place
+from ....codegen.simt.attention.parts import Parts
 from ....codegen.simt.attention.results import are_whole
 from ....codegen.simt.builder import Memory, Value
 from ....codegen.simt.dispatch import Stage, Written
@@ -19,9 +20,10 @@ from ....graph.integers import ceil_div
 from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ..machine import Machine
-from .forward import block_place, write_results, write_statistics
+from .forward import block_place, write_known_again, write_results
+from .kept import write_kept
 from .kernel import Kernel, Launch, Left, Loader
-from .plan import Cut, forward_cuts, gradient_cuts, key_pass, query_pass, splits_keys
+from .plan import Cut, forward_cuts, has_few_blocks, key_pass, query_pass, splits_keys
 from .problem import Problem
 from .rows import Fragments, RowKernel
 from .scores import LOG2_E, Scores, Span
@@ -44,11 +46,10 @@ OfScore = Callable[[int, int, int], Statistics]
 """Those of a score: its tile of 16 rows, its 8 columns, and which of the thread's four."""
 
 
-def write_backward(spec: Spec, machine: Machine, problem: Problem) -> Written:
-    """The launches of the gradients that the body's results name."""
-    cuts = gradient_cuts(problem, machine)
-    if cuts is None:
-        return Written(())
+def write_backward(
+    spec: Spec, machine: Machine, problem: Problem, cuts: tuple[Cut, Cut]
+) -> Written:
+    """The launches of the gradients that the body's results name; ``cuts`` are one of ``gradient_cuts``."""
     first = forward_cuts(problem, machine)[0]
     found = {
         GRADIENTS[output.attrs["index"]]: i
@@ -58,17 +59,22 @@ def write_backward(spec: Spec, machine: Machine, problem: Problem) -> Written:
     if not found:
         return Written(())
     known = Known.of(problem, first.rows)
-    stages = [write_statistics(spec, machine, problem, first)]
+    if problem.attention.reads_kept:
+        stages = [write_kept(spec, machine, known)]
+    else:
+        stages = [write_known_again(spec, machine, problem, first)]
     if "q" in found:
         stages.append(_of_queries(spec, machine, known, cuts[0], found["q"]))
     names = [name for name in ("k", "v") if name in found]
-    groups = [[name] for name in names] if splits_keys(problem) else [names]
-    stages += [
-        _of_keys(spec, machine, known, cuts[1], {name: found[name] for name in group})
-        for group in groups
-        if group
-    ]
-    return Written(tuple(stages), known.nbytes)
+    parts = None
+    if names and has_few_blocks(problem, cuts[1], machine):
+        parts = Parts.of(problem.attention, found, known.nbytes)
+    work = _KeyLaunch(spec, machine, known, cuts[1], parts)
+    groups = [(name,) for name in names] if splits_keys(problem) else [names]
+    stages += [work.write({name: found[name] for name in group}) for group in groups if group]
+    if parts is None:
+        return Written(tuple(stages), known.nbytes)
+    return Written((*stages, parts.merge(spec, machine, found)), parts.end)
 
 
 # --------------------------------------------------------------------------- what both kinds do
@@ -117,16 +123,19 @@ def scale_all(kernel: RowKernel, sums: Fragments) -> None:
 
 def _held(kernel: Kernel, names: Sequence[str], place: Place, head: Value) -> list[Left]:
     """Bring the block's rows of two operands to shared memory; returns what reads their fragments."""
-    b, at, readers = kernel.builder, kernel.cores.base, []
+    b, at, readers, loaders = kernel.builder, kernel.cores.base, [], []
     for name in names:
         rows = kernel.problem.rows[name]
         loader = kernel.loader(rows, kernel.cut.rows)
         loader.at(place.batch, head)
         loader.copy(b.index(place.first), at)
+        loaders.append((loader, at))
         readers.append((at, rows))
         at = b.let(at + kernel.cut.rows * rows.pitch)
     kernel.cores.commit()
     kernel.cores.wait(0)
+    for loader, own in loaders:
+        loader.round(own)
     b.barrier()
     return [kernel.held(begin, rows) for begin, rows in readers]
 
@@ -193,36 +202,66 @@ def of_rows(kernel: RowKernel, known: Known, memory: Memory, place: Place) -> Of
 # --------------------------------------------------------------------------- keys and values
 
 
-def _of_keys(spec: Spec, machine: Machine, known: Known, cut: Cut, found: dict[str, int]) -> Stage:
-    """The launch of the gradients of keys, of values, or of both."""
-    problem = known.problem
-    attention, rows = problem.attention, problem.rows
-    room = key_pass(problem, tuple(found)).room(cut)
-    numbers = list(found.values())
-    kernel = Kernel(Launch(spec, machine, problem, cut, room, are_whole(spec, numbers)))
-    b = kernel.builder
-    blocks = ceil_div(attention.keys, cut.rows)
-    place = block_place(kernel, blocks, attention.kv_heads, backwards=False)
-    batch, kv_head, first = (b.index(x) for x in (place.batch, place.head, place.first))
-    kernel.write_start(place.batch)
-    span = Span(first, cut.rows, cut.columns, (rows["k"].count, rows["q"].count), False)
-    work = _KeyWork(kernel, Scores(kernel, span), known, found)
-    work.left = _held(kernel, ("k", "v"), place, kv_head)
-    loaders = [kernel.loader(rows[name], cut.columns) for name in ("q", "dy")]
-    begin = b.let(kernel.cores.base + room.held, "stages")
-    with b.for_(0, attention.group, name="member") as member:
-        head = b.let(kv_head * attention.group + member, "query_head")
-        work.scores.at(batch, head)
-        for loader in loaders:
-            loader.at(place.batch, head)
-        work.begin(loaders, b.let((batch * attention.heads + head) * known.rows, "known_head"))
-        for column, stage in kernel.passing(loaders, begin, work.scores.ends(), work.copy):
-            work.tile(column, stage)
-    for name, number in found.items():
-        if name == "k":
-            scale_all(kernel, work.sums[name])
-        write_results(kernel, work.sums[name], place, [number], attention.keys)
-    return kernel.dispatch.finish(blocks * attention.kv_heads * attention.batch)
+@dataclass(frozen=True)
+class _KeyLaunch:
+    """A launch of the gradients of keys, of values, or of both; with ``parts`` each query head has blocks of its own."""
+
+    spec: Spec
+    machine: Machine
+    known: Known
+    cut: Cut
+    parts: Parts | None
+
+    def write(self, found: dict[str, int]) -> Stage:
+        """Write it; ``found`` are the numbers of the results."""
+        spec, known, cut, parts = self.spec, self.known, self.cut, self.parts
+        problem = known.problem
+        attention, rows = problem.attention, problem.rows
+        room = key_pass(problem, tuple(found)).room(cut)
+        numbers = list(found.values())
+        kernel = Kernel(Launch(spec, self.machine, problem, cut, room, are_whole(spec, numbers)))
+        b = kernel.builder
+        blocks, each = ceil_div(attention.keys, cut.rows), attention.group if parts else 1
+        place = block_place(kernel, blocks, attention.kv_heads * each, backwards=False)
+        batch, own_head, first = (b.index(x) for x in (place.batch, place.head, place.first))
+        kv_head = b.let(own_head // each, "kv_head")
+        kernel.write_start(place.batch)
+        span = Span(first, cut.rows, cut.columns, (rows["k"].count, rows["q"].count), False)
+        work = _KeyWork(kernel, Scores(kernel, span), known, found)
+        work.left = _held(kernel, ("k", "v"), place, kv_head)
+        loaders = [kernel.loader(rows[name], cut.columns) for name in ("q", "dy")]
+        begin = b.let(kernel.cores.base + room.held, "stages")
+        with b.for_(0, attention.group // each, name="member") as member:
+            head = b.let(own_head if parts else kv_head * attention.group + member, "query_head")
+            work.scores.at(batch, head)
+            for loader in loaders:
+                loader.at(place.batch, head)
+            work.begin(loaders, b.let((batch * attention.heads + head) * known.rows, "known_head"))
+            for column, stage in kernel.passing(loaders, begin, work.scores.ends(), work.copy):
+                work.tile(column, stage)
+        for name, number in found.items():
+            if name == "k":
+                scale_all(kernel, work.sums[name])
+            if parts is not None:
+                _write_parts(kernel, parts, name, work.sums[name], place)
+            else:
+                write_results(kernel, work.sums[name], place, [number], attention.keys)
+        return kernel.dispatch.finish(blocks * attention.kv_heads * each * attention.batch)
+
+
+def _write_parts(kernel: Kernel, parts: Parts, name: str, sums: Fragments, place: Place) -> None:
+    """Leave a block's sums for who adds those of all heads; ``place`` says of which query head."""
+    b, attention = kernel.builder, kernel.attention
+    width, memory = kernel.problem.rows[name].width, parts.memory(kernel, vector=2)
+    for i, own in enumerate(sums):
+        for half in range(2):
+            row = b.let(kernel.row + (16 * i + 8 * half) + place.first)
+            with b.if_(row < attention.keys):
+                item = b.let(parts.row(kernel, name, place, row) * 2 + (kernel.column >> 1))
+                for j, four in enumerate(own[: ceil_div(width, 8)]):
+                    inside = None if 8 * (j + 1) <= width else kernel.column + 8 * j < width
+                    with b.if_(inside):
+                        memory[item + 4 * j] = b.vector(four[2 * half : 2 * half + 2])
 
 
 class _KeyWork:

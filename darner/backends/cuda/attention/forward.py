@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ....codegen.problems.attention import result_numbers
 from ....codegen.simt.attention.operands import Place
 from ....codegen.simt.attention.results import RowBlock, are_whole, write_block
 from ....codegen.simt.builder import Value
@@ -59,6 +60,7 @@ def write_attention(kernel: Kernel, place: Place) -> tuple[Fragments, Softmax]:
     queries.copy(first, kernel.cores.base)
     kernel.cores.commit()
     kernel.cores.wait(0)
+    queries.round(kernel.cores.base)
     b.barrier()
     left = kernel.held(kernel.cores.base, rows["q"])
     running = Softmax.of(kernel)
@@ -78,7 +80,7 @@ def write_attention(kernel: Kernel, place: Place) -> tuple[Fragments, Softmax]:
 
 def write_forward(spec: Spec, machine: Machine, problem: Problem, cut: Cut) -> Written:
     """The launch of the result, and of what is computed of its elements."""
-    numbers = range(len(spec.body.outputs))
+    numbers = result_numbers(spec)
     whole = are_whole(spec, numbers)
     room = forward_pass(problem).room(cut)
     kernel = Kernel(Launch(spec, machine, problem, cut, room, whole))
@@ -86,7 +88,7 @@ def write_forward(spec: Spec, machine: Machine, problem: Problem, cut: Cut) -> W
     blocks = ceil_div(attention.queries, cut.rows)
     place = block_place(kernel, blocks, attention.heads, backwards=attention.causal)
     sums, running = write_attention(kernel, place)
-    scale_rows(sums, running.shares())
+    scale_rows(sums, running.shares(place))
     write_results(kernel, sums, place, numbers)
     return Written((kernel.dispatch.finish(blocks * problem.heads),))
 
@@ -108,8 +110,8 @@ def write_results(
     write_block(kernel, RowBlock(node, numbers, place, kernel.cut.rows, count, element, vector))
 
 
-def write_statistics(spec: Spec, machine: Machine, problem: Problem, cut: Cut) -> Stage:
-    """The launch that finds out what gradients need of each query."""
+def write_known_again(spec: Spec, machine: Machine, problem: Problem, cut: Cut) -> Stage:
+    """The launch that finds out what gradients need of each query, where the forward pass kept nothing."""
     room = forward_pass(problem).room(cut)
     kernel = Kernel(Launch(spec, machine, problem, cut, room))
     blocks = ceil_div(problem.attention.queries, cut.rows)

@@ -36,6 +36,8 @@ WIDE = 64
 SLAB = 64 * ROW
 """Bytes of a slab of 64 rows."""
 WARPGROUP = 128
+WARPS = 4
+"""Of a warpgroup, each of which tells when it has read a stage."""
 
 
 def slabs_of(rows: Rows) -> int:
@@ -161,10 +163,12 @@ class HopperKernel(RowKernel):
 
     # ------------------------------------------------------------- barriers
 
-    def initialise(self, groups: Sequence[Barriers]) -> None:
-        """Initialise all barriers, and let the block see them."""
+    def initialise(self, groups: Sequence[Barriers], maps: Sequence[Raw]) -> None:
+        """Initialise all barriers, and let the block see them; tensor maps are on their way meanwhile."""
         b = self.builder
         with b.if_(b.local == 0):
+            for map_ in maps:
+                copies.tensor_prefetch(b.ir, map_)
             with b.if_((self.base & 1023) != 0):
                 threads.trap(b.ir)
             for group in groups:
@@ -191,10 +195,10 @@ class HopperKernel(RowKernel):
         return address
 
     def release(self, group: Barriers, stage: Number) -> None:
-        """Tell that this warpgroup has read a stage."""
+        """Tell that this warp has read a stage: one may be behind the others of its warpgroup."""
         b = self.builder
         address = self.barrier(group, stage)
-        with b.if_(self.own_thread == 0):
+        with b.if_(self.lane == 0):
             barriers.barrier_arrive(b.ir, b.raw(address))
 
     # ------------------------------------------------------------- bringing

@@ -8,17 +8,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ....codegen.problems.attention import result_numbers
 from ....codegen.simt.attention.results import are_whole
 from ....codegen.simt.builder import Value
 from ....codegen.simt.dispatch import Stage, Written
 from ....graph.integers import ceil_div
+from ....graph.node import Node
 from ....lower.plan import Spec
 from ..instructions import threads
 from ..instructions.assembly import Value as Raw
 from ..machine import Machine
 from ..stage import TensorMap
 from .forward import block_place
-from .hopper import ROW, SLAB, Barriers, HopperKernel, Ring, result_map, rows_map, slabs_of
+from .hopper import ROW, SLAB, WARPS, Barriers, HopperKernel, Ring, result_map, rows_map, slabs_of
 from .problem import Problem
 from .rows import Fragments
 from .scores import Scores, Span
@@ -82,7 +84,8 @@ class Layout:
         """Those of queries, of keys and values that have come, and of keys and values that were read."""
         begin = Barriers(self.stages + STAGES * self.stage, 1, 1)
         found = [begin]
-        for count in (1, 1, self.cut.groups, self.cut.groups):
+        readers = WARPS * self.cut.groups
+        for count in (1, 1, readers, readers):
             found.append(Barriers(found[-1].end, STAGES, count))
         return found[0], found[1], found[2], found[3], found[4]
 
@@ -113,6 +116,9 @@ def forward_maps(problem: Problem, cut: HopperCut) -> dict[str, TensorMap] | Non
 def hopper_cuts(problem: Problem, machine: Machine) -> tuple[HopperCut, ...]:
     """The cuts of the result, the best first; none where ``mma.sync`` does it."""
     if machine.arch != "sm_90a" or machine.emulated or not problem.plain:
+        return ()
+    if problem.kind == "tf32":
+        # Its terms have to be neighbours in memory: values are not.
         return ()
     cuts = next(cuts for most, cuts in _CUTS.items() if problem.widest <= most)
     if forward_maps(problem, cuts[0]) is None:
@@ -152,10 +158,11 @@ class ForwardKernel:
             name: self.builder.tensor_map(described) for name, described in maps.items()
         }
         self.result = None
-        outputs = spec.body.outputs
-        if known is None and [x.id for x in outputs] == [problem.attention.node.id]:
-            described = result_map(problem, outputs[0], 0)
-            if described is not None:
+        numbers = result_numbers(spec)
+        if known is None and len(numbers) == 1:
+            output = spec.body.outputs[numbers[0]]
+            described = result_map(problem, output, numbers[0])
+            if described is not None and _is_result(problem, output):
                 self.result = self.builder.tensor_map(described)
 
     def write(self) -> Stage:
@@ -175,7 +182,7 @@ class ForwardKernel:
         self.tiles = b.let(tiles, "tiles")
         self.last = b.let(low + (self.tiles - 1) * cut.columns, "last")
         barriers = self.queries, self.keys_in, self.values_in, self.keys_out, self.values_out
-        kernel.initialise(barriers)
+        kernel.initialise(barriers, list(self.maps.values()))
         with b.if_(kernel.group == cut.groups):
             self._produce()
         with b.else_():
@@ -305,12 +312,12 @@ class ForwardKernel:
         if self.known is not None:
             write_known(kernel, self.known, place, sums, self.running)
             return
-        scale_rows(sums, self.running.shares())
+        scale_rows(sums, self.running.shares(place))
         if self.result is not None:
             row = b.let(place.first + kernel.group * 64)
             kernel.store_slabs(self.result, own, sums, (row, place.head, place.batch))
             return
-        numbers = range(len(self.spec.body.outputs))
+        numbers = result_numbers(self.spec)
         kernel.write_pairs(sums, problem.attention.node, numbers, place, problem.attention.queries)
 
 
@@ -321,4 +328,10 @@ def write_hopper_forward(spec: Spec, machine: Machine, problem: Problem, cut: Ho
 
 def can_write_pairs(spec: Spec) -> bool:
     """Whether all results of a spec are written in whole words by pairs of elements."""
-    return are_whole(spec, range(len(spec.body.outputs)))
+    return are_whole(spec, result_numbers(spec))
+
+
+def _is_result(problem: Problem, output: Node) -> bool:
+    """Whether an output is the attention's result as it is stored by a tensor map: itself, or rounded to the factors' type."""
+    node = problem.attention.node
+    return output.id == node.id or (output.op.name == "cast" and output.inputs == (node.id,))

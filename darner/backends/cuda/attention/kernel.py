@@ -8,21 +8,22 @@ from typing import TypeAlias
 
 from ....codegen.ir.index import Number
 from ....codegen.simt.builder import Memory, Value
+from ....graph import dtypes
 from ....graph.integers import ceil_div
 from ....lower.plan import Spec
 from ..instructions.warp import cores_of
 from ..machine import Machine
 from ..printer import Printer
 from .plan import Cut, Room
-from .problem import PIECE, Problem, Rows
+from .problem import Problem, Rows
 from .rows import Fragments, RowKernel
 
 Words: TypeAlias = list[Value]
-"""Fragments of a factor: four words for each 16 rows (or columns) and 16 terms."""
+"""Fragments of a factor: four words for each 16 rows (or columns) and the terms that are multiplied at once."""
 Left: TypeAlias = Callable[[int], Words]
-"""The fragments of A of a warp's rows, for the ``k``-th 16 terms."""
+"""The fragments of A of a warp's rows, for the ``k``-th terms that are multiplied at once: 16, or 8 of tf32."""
 Right: TypeAlias = Callable[[Sequence[int], int], Words]
-"""Those of B for some sixteens of columns, for the ``k``-th 16 terms."""
+"""Those of B for some sixteens of columns, for the ``k``-th of such terms."""
 
 AT_ONCE = 4
 """Sixteens of columns whose fragments are read together."""
@@ -101,10 +102,29 @@ class Kernel(RowKernel):
     def across(self, address: Value, pitch: int) -> Right:
         """Fragments of B whose terms are rows at an address, columns beside each other."""
         b = self.builder
+        if self.problem.terms == 8:
+            return self._across_words(address, pitch)
         base = b.let(address + self._lane_offset(pitch, rows_first=True), "across")
         return lambda js, k: self.cores.ldmatrix(
             [b.let(base + (k * 16 * pitch + j * 32)) for j in js], transposed=True
         )
+
+    def _across_words(self, address: Value, pitch: int) -> Right:
+        """The same of words, which no instruction transposes: the terms of a thread are rows ``2t`` and ``2t + 1``, as ``packed`` has them."""
+        b = self.builder
+        base = b.let(address + self.column * pitch + (self.lane >> 2) * 4, "across")
+
+        def read(js: Sequence[int], k: int) -> Words:
+            return [
+                b.bits(
+                    self.cores.load_one(b.let(base + ((8 * k + x) * pitch + j * 64 + eight * 32)))
+                )
+                for j in js
+                for eight in range(2)
+                for x in range(2)
+            ]
+
+        return read
 
     def held(self, address: Value, rows: Rows) -> Left:
         """Fragments of the warp's own rows at an address: read once where they are kept, or whenever they are needed."""
@@ -112,21 +132,21 @@ class Kernel(RowKernel):
         read = self.left(b.let(address + self.first * rows.pitch), rows.pitch)
         if not self.cut.kept:
             return read
-        kept = [read(k) for k in range(rows.padded // 16)]
+        kept = [read(k) for k in range(rows.padded // self.problem.terms)]
         return lambda k: kept[k]
 
     # ------------------------------------------------------------- products
 
     def multiply(self, sums: Fragments, left: Left, right: Right, terms: int) -> None:
         """Add the product of fragments; of many columns some at a time, whose words fit registers beside the sums."""
-        dtype, count = self.problem.dtype.name, len(sums[0]) // 2
-        for k in range(terms // 16):
+        kind, count = self.problem.kind, len(sums[0]) // 2
+        for k in range(terms // self.problem.terms):
             lefts = left(k)
             for begin in range(0, count, AT_ONCE):
                 end = min(begin + AT_ONCE, count)
                 words = right(range(begin, end), k)
                 own = [across[2 * begin : 2 * end] for across in sums]
-                self.cores.multiply(dtype, own, lefts, words)
+                self.cores.multiply(kind, own, lefts, words, rounded=True)
 
     # ------------------------------------------------------------- what passes by
 
@@ -161,9 +181,11 @@ class Kernel(RowKernel):
         other = b.variable(b.let(begin + room.stage), "other")
         with b.for_(low, high, step, name="tile") as row:
             self.cores.wait(0)
+            here, there = b.let(current, "here"), b.let(other, "there")
+            for loader, at in zip(loaders, (0, room.first), strict=True):
+                loader.round(b.let(here + at))
             # All have this tile now, and are done with the one before it, whose place the next one takes.
             b.barrier()
-            here, there = b.let(current, "here"), b.let(other, "there")
             with b.if_(row + step < high):
                 copy(b.let(row + step), there)
             yield row, here
@@ -203,7 +225,7 @@ class Loader:
         b = self.builder = kernel.builder
         self.kernel, self.rows, self.count = kernel, rows, count
         self.memory: Memory = kernel.dispatch.operand(rows.leaf)
-        pieces, threads = rows.padded // PIECE, kernel.cut.threads
+        pieces, threads = rows.padded // rows.piece, kernel.cut.threads
         self.total = count * pieces
         self.shares: list[tuple[Value, Value, Value, Value]] = []
         for i in range(ceil_div(self.total, threads)):
@@ -215,7 +237,7 @@ class Loader:
     def copy(self, first: Value, to: Value) -> None:
         """Copy the head's rows from ``first`` on to an address; zeros where there are none."""
         b, rows = self.builder, self.rows
-        pieces = rows.width // PIECE
+        pieces = rows.width // rows.piece
         for number, row, piece, at in self.shares:
             own = b.let(first + row)
             inside = b.min(own, rows.count - 1)
@@ -224,11 +246,24 @@ class Loader:
             if rows.padded != rows.width:
                 seen = seen & (piece < pieces)
                 near = b.min(piece, pieces - 1)
-            item = b.let(self.item + inside * (rows.strides[2] // PIECE) + near)
+            item = b.let(self.item + inside * (rows.strides[2] // rows.piece) + near)
             nbytes = b.let(b.choose(seen, b.index(16), 0))
             whole = self.total % self.kernel.cut.threads == 0
             with b.if_(None if whole else number < self.total):
                 self.kernel.cores.copy_async(b.let(to + at), self.memory, item, nbytes)
+
+    def round(self, at: Value) -> None:
+        """Round what this thread has copied to an address to what is multiplied, where it is not that in memory."""
+        if self.kernel.problem.kind != "tf32":
+            return
+        b, kernel = self.builder, self.kernel
+        for number, _, _, to in self.shares:
+            with b.if_(None if self.total % kernel.cut.threads == 0 else number < self.total):
+                address = b.let(at + to)
+                found = kernel.cores.load_four(address)
+                words = [kernel.ops.round_tf32(value) for value in found]
+                rounded = [b.let(b.of_bits(word, dtypes.f32)) for word in words]
+                kernel.cores.store_four(address, rounded)
 
     def at(self, batch: Number, head: Number) -> None:
         """Let it read a head."""

@@ -96,10 +96,13 @@ class Pass:
         held = 0 if cut.kept else rows
         return Room(held, first, stage, max(staged, rows))
 
+    def fits(self, cut: Cut, machine: Machine) -> bool:
+        """Whether there is the shared memory that a cut takes."""
+        return self.room(cut).nbytes <= machine.most_shared
+
     def fitting(self, cuts: tuple[Cut, ...], machine: Machine) -> Cut | None:
         """The first cut whose shared memory there is."""
-        fits = (cut for cut in cuts if self.room(cut).nbytes <= machine.most_shared)
-        return next(fits, None)
+        return next((cut for cut in cuts if self.fits(cut, machine)), None)
 
 
 def staged_pitch(width: int) -> int:
@@ -117,11 +120,26 @@ _GRADIENTS: dict[int, tuple[Cut, ...]] = {
     128: (Cut(4, 1, 32, False), Cut(2, 1, 32, False)),
     256: (Cut(4, 1, 32, False), Cut(2, 1, 16, False)),
 }
-"""Cuts by the width of rows up to which they are for, the best first."""
+_FORWARD_TF32: dict[int, tuple[Cut, ...]] = {
+    64: (Cut(4, 1, 64, True), Cut(4, 2, 32, True), Cut(4, 1, 32, True)),
+    128: (Cut(4, 2, 32, False), Cut(4, 1, 32, False), Cut(4, 1, 16, False)),
+    256: (Cut(4, 1, 32, False), Cut(2, 1, 16, False)),
+}
+_GRADIENTS_TF32: dict[int, tuple[Cut, ...]] = {
+    64: (Cut(4, 1, 64, False), Cut(4, 2, 32, False), Cut(4, 1, 32, False), Cut(2, 1, 32, False)),
+    128: (Cut(4, 1, 32, False), Cut(4, 1, 16, False), Cut(2, 1, 16, False)),
+    256: (Cut(4, 1, 16, False), Cut(2, 1, 16, False)),
+}
+"""Cuts by the width of rows up to which they are for, the best first; factors of tf32 take twice the room."""
 
 
-def _by_width(table: dict[int, tuple[Cut, ...]], width: int) -> tuple[Cut, ...]:
-    return next(cuts for most, cuts in table.items() if width <= most)
+def _cuts(problem: Problem, *, gradients: bool) -> tuple[Cut, ...]:
+    """The cuts for a problem's kind and width."""
+    if problem.kind == "tf32":
+        table = _GRADIENTS_TF32 if gradients else _FORWARD_TF32
+    else:
+        table = _GRADIENTS if gradients else _FORWARD
+    return next(cuts for most, cuts in table.items() if problem.widest <= most)
 
 
 def forward_pass(problem: Problem) -> Pass:
@@ -148,7 +166,7 @@ def forward_cuts(problem: Problem, machine: Machine) -> tuple[Cut, ...]:
     work = forward_pass(problem)
     found = [
         cut
-        for cut in _by_width(_FORWARD, problem.widest)
+        for cut in _cuts(problem, gradients=False)
         if work.room(cut).nbytes <= machine.most_shared
     ]
     if not found:
@@ -162,16 +180,30 @@ def forward_cuts(problem: Problem, machine: Machine) -> tuple[Cut, ...]:
     return tuple(found)
 
 
-def gradient_cuts(problem: Problem, machine: Machine) -> tuple[Cut, Cut] | None:
-    """The cuts of the gradients of queries, and of those of keys and values."""
-    cuts = _by_width(_GRADIENTS, problem.widest)
-    queries = query_pass(problem).fitting(cuts, machine)
-    keys = key_pass(problem, ("k", "v")).fitting(cuts, machine)
-    if queries is None or keys is None or not forward_cuts(problem, machine):
-        return None
-    return queries, keys
+def gradient_cuts(problem: Problem, machine: Machine) -> tuple[tuple[Cut, Cut], ...]:
+    """The cuts of the gradients of queries, and of those of keys and values: the best pair first."""
+    if not forward_cuts(problem, machine):
+        return ()
+    queries, keys = query_pass(problem), key_pass(problem, ("k", "v"))
+    cuts = _cuts(problem, gradients=True)
+    best = queries.fitting(cuts, machine), keys.fitting(cuts, machine)
+    both = [(cut, cut) for cut in cuts if queries.fits(cut, machine) and keys.fits(cut, machine)]
+    if best[0] is None or best[1] is None:
+        return ()
+    return (best[0], best[1]), *(pair for pair in both if pair != best)
 
 
 def splits_keys(problem: Problem) -> bool:
     """Whether the gradients of keys and values are too wide for one kernel's registers, and take one each."""
     return problem.rows["k"].padded + problem.rows["v"].padded > 256
+
+
+FEWEST = 2
+"""Blocks of keys for each multiprocessor, below which query heads have blocks of their own."""
+
+
+def has_few_blocks(problem: Problem, cut: Cut, machine: Machine) -> bool:
+    """Whether blocks of keys for all heads that share them are too few for a card."""
+    attention = problem.attention
+    blocks = ceil_div(attention.keys, cut.rows) * attention.kv_heads * attention.batch
+    return attention.group > 1 and blocks < FEWEST * machine.processors

@@ -7,6 +7,7 @@ from math import prod
 
 from ....codegen.problems.attention import BACKWARD, Described, can_emit_attention, described
 from ....codegen.problems.attention import main_node as attention_node
+from ....graph import dtypes
 from ....graph.dtypes import DType
 from ....graph.integers import ceil_div
 from ....graph.node import Node
@@ -14,13 +15,13 @@ from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ....lower.strided import strided
 
-PIECE = 8
-"""Elements of 16 bits that are copied at once: 16 bytes."""
+PIECE = 16
+"""Bytes that are copied at once."""
 WIDEST = 256
 """Numbers of a row that a warp can hold sums of."""
 FEWEST_QUERIES = 16
 """Queries of a head that a warp multiplies at a time; fewer are read, not multiplied."""
-FACTORS = ("q", "k", "v", "dy")
+FACTORS = ("q", "k", "v", "dy", "out")
 """Operands that are multiplied."""
 
 
@@ -34,6 +35,7 @@ class Rows:
         strides: from one batch, head and row to the next; neighbours in a row are beside each other.
         count: rows of a head.
         width: elements of a row.
+        size: bytes of an element.
     """
 
     leaf: Node
@@ -41,6 +43,12 @@ class Rows:
     strides: tuple[int, int, int]
     count: int
     width: int
+    size: int = 2
+
+    @property
+    def piece(self) -> int:
+        """Elements that are copied at once."""
+        return PIECE // self.size
 
     @property
     def padded(self) -> int:
@@ -50,7 +58,7 @@ class Rows:
     @property
     def pitch(self) -> int:
         """Bytes from row to row in shared memory: an odd number of pieces, so that eight rows lie in different banks."""
-        return (self.padded + PIECE) * 2
+        return self.padded * self.size + PIECE
 
 
 @dataclass(frozen=True)
@@ -59,13 +67,23 @@ class Problem:
 
     Attributes:
         attention: what is computed, with sizes.
-        dtype: what is multiplied: bf16 or f16.
+        dtype: what factors are in memory: bf16, f16, or f32 that is rounded to tf32 as it is read.
         rows: of each factor, by its name.
     """
 
     attention: Described
     dtype: DType
     rows: dict[str, Rows] = field(hash=False)
+
+    @property
+    def kind(self) -> str:
+        """What is multiplied: ``bf16``, ``f16`` or ``tf32``."""
+        return "tf32" if self.dtype is dtypes.f32 else str(self.dtype.name)
+
+    @property
+    def terms(self) -> int:
+        """Terms that a warp multiplies at once: 32 bytes of a row."""
+        return 2 * PIECE // self.dtype.itemsize
 
     @property
     def backward(self) -> bool:
@@ -94,7 +112,7 @@ class Problem:
 
 
 def tensor_attention(spec: Spec) -> Problem | None:
-    """The attention of a spec, if tensor cores compute it: factors of one 16-bit type, in rows of whole pieces.
+    """The attention of a spec, if tensor cores compute it: factors of one 16-bit type or rounded to tf32, in rows of whole pieces.
 
     An attention in f32 of factors that are 16-bit numbers is one too: its session rounds what is multiplied, and that is probabilities as well.
     """
@@ -121,13 +139,15 @@ def tensor_attention(spec: Spec) -> Problem | None:
 
 
 def _rows(spec: Spec, attention: Described, name: str) -> Rows | None:
-    """Where an operand lies, if its rows are whole pieces of 16-bit floats."""
+    """Where an operand lies, if its rows are whole pieces of 16-bit floats, or of f32 that is rounded."""
     node = dict(zip(attention.node.slots, attention.node.operands, strict=True))[name]
-    seen = strided(node, widened=True)
+    seen = strided(node, widened=True, tf32=True)
     if seen is None:
         return None
-    leaf = seen.base
-    if all(leaf.id != own.id for own in spec.inputs) or not leaf.dtype.is_half:
+    leaf, rounded = seen.base, attention.operands[name].rounded
+    if all(leaf.id != own.id for own in spec.inputs) or leaf.dtype.is_half == rounded:
+        return None
+    if rounded and leaf.dtype is not dtypes.f32:
         return None
     if leaf.op.facts.decodes:
         return None
@@ -135,10 +155,10 @@ def _rows(spec: Spec, attention: Described, name: str) -> Rows | None:
     strides = [0 if n == 1 else step for n, step in zip(shape, seen.strides, strict=True)]
     axes = (0, 1, 2) if attention.layout == "bhsd" else (0, 2, 1)
     batch, head, row = (strides[axis] for axis in axes)
-    width = shape[3]
+    width, size = shape[3], leaf.dtype.itemsize
     whole = (prod(sizes(leaf)), seen.offset, batch, head, row, width)
-    if any(number % PIECE or number < 0 for number in whole):
+    if any(number % (PIECE // size) or number < 0 for number in whole):
         return None
     if width > WIDEST or seen.strides[3] != 1:
         return None
-    return Rows(leaf, seen.offset, (batch, head, row), shape[axes[2]], width)
+    return Rows(leaf, seen.offset, (batch, head, row), shape[axes[2]], width, size)

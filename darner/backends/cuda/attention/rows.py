@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from ....codegen.ir.index import Number
 from ....codegen.simt.attention.operands import Reader
-from ....codegen.simt.builder import Value, Variable
+from ....codegen.simt.builder import Memory, Value, Variable
 from ....graph import dtypes
 from ....lower.plan import Spec
 from ..instructions.scalars import lane_of
@@ -42,7 +42,7 @@ class RowKernel(Reader):
         self.problem = problem
         self.tiles, self.block = 1, 64
         for leaf in {rows.leaf.id: rows.leaf for rows in problem.rows.values()}.values():
-            self.dispatch.as_vectors(self.dispatch.operand(leaf), PIECE)
+            self.dispatch.as_vectors(self.dispatch.operand(leaf), PIECE // leaf.dtype.itemsize)
         b = self.builder
         self.ops = lane_of(b, machine)
         self.lane = b.let(b.local & 31, "lane")
@@ -55,10 +55,10 @@ class RowKernel(Reader):
     def head_item(self, rows: Rows, batch: Number, head: Number) -> Value:
         """The number of the piece that a head begins with."""
         b = self.builder
-        found = b.index(rows.offset // PIECE)
+        found = b.index(rows.offset // rows.piece)
         for number, stride in ((batch, rows.strides[0]), (head, rows.strides[1])):
             if stride:
-                found = found + number * (stride // PIECE)
+                found = found + number * (stride // rows.piece)
         return b.let(found, "head_item")
 
     def zeros(self, columns: int, name: str) -> Fragments:
@@ -70,8 +70,16 @@ class RowKernel(Reader):
         ]
 
     def packed(self, sums: Fragments) -> list[list[Value]]:
-        """Sums as fragments of A, for each 16 columns, which become terms: four words for each 16 rows."""
-        kind, pack = self.problem.dtype, self.ops.pack
+        """Sums as fragments of A, for all columns that are multiplied at once, which become terms: four words for each 16 rows.
+
+        Of tf32 a thread's columns ``2t`` and ``2t + 1`` become the terms ``t`` and ``t + 4``; who reads B does so in the same order (``Kernel.across``).
+        """
+        kind, pack, together = self.problem.dtype, self.ops.pack, self.problem.terms // 8
+        if together == 1:
+            return [
+                [self.ops.round_tf32(own[j][e]) for own in sums for e in (0, 2, 1, 3)]
+                for j in range(len(sums[0]))
+            ]
         return [
             [
                 pack(pair[0], pair[1], kind)
@@ -94,3 +102,35 @@ class RowKernel(Reader):
             others = self.shuffled(found, mask)
             found = [b.let(x + y) for x, y in zip(found, others, strict=True)]
         return found
+
+
+def numbers_of(kernel: RowKernel, memory: Memory, item: Value) -> list[Value]:
+    """The factors of a piece, as f32."""
+    b = kernel.builder
+    parts = b.let(memory[item]).parts
+    if kernel.problem.dtype is dtypes.f32:
+        return [b.let(b.of_bits(kernel.ops.round_tf32(part), dtypes.f32)) for part in parts]
+    return [number for word in parts for number in _halves(kernel, word)]
+
+
+def pair_of(kernel: RowKernel, memory: Memory, head: Value, j: int) -> tuple[Value, Value]:
+    """The factors of a thread's two columns of the ``j``-th 8 of a row that begins with a piece."""
+    b, column = kernel.builder, kernel.column
+    if kernel.problem.dtype is not dtypes.f32:
+        low, high = _halves(kernel, b.let(memory[b.let(head + j), b.let(column >> 1)]))
+        return b.let(low), b.let(high)
+    item = b.let(head + 2 * j + (column >> 2))
+    first, second = (
+        b.let(b.of_bits(kernel.ops.round_tf32(memory[item, b.let((column & 3) + x)]), dtypes.f32))
+        for x in range(2)
+    )
+    return first, second
+
+
+def _halves(kernel: RowKernel, word: Value) -> tuple[Value, Value]:
+    """The two factors of 16 bits in a word, as f32."""
+    b = kernel.builder
+    if kernel.problem.dtype is dtypes.f16:
+        both = b.let(b.halves(word))
+        return both.x, both.y
+    return b.of_bits(word << 16, dtypes.f32), b.of_bits(word & 0xFFFF0000, dtypes.f32)

@@ -9,11 +9,12 @@ from operator import add
 from ....codegen.ir.index import Number
 from ....codegen.ir.math import emit
 from ....codegen.simt.attention.operands import Place, share_of
+from ....codegen.simt.attention.results import keeps_statistics, write_statistics
 from ....codegen.simt.builder import Memory, Simt, Value, Variable
 from ....graph import dtypes
 from ....graph.integers import ceil_div
-from .problem import PIECE, Problem
-from .rows import Fragments, RowKernel
+from .problem import Problem
+from .rows import Fragments, RowKernel, pair_of
 from .scores import LOG2_E
 
 CHAINS = 4
@@ -116,12 +117,22 @@ class Softmax:
         """The totals of whole rows: four threads have parts of each."""
         return [self.kernel.quad_sums(own) for own in self.total]
 
-    def shares(self) -> list[list[Value]]:
-        """What sums are multiplied by in the end: 1 over each row's total."""
-        b = self.kernel.builder
-        return [
-            [b.let(share_of(self.kernel, total), "share") for total in own] for own in self.totals()
-        ]
+    def shares(self, place: Place) -> list[list[Value]]:
+        """What sums are multiplied by in the end: 1 over each row's total; what the kernel keeps for gradients is written."""
+        b, totals = self.kernel.builder, self.totals()
+        if keeps_statistics(self.kernel):
+            self._keep(place, totals)
+        return [[b.let(share_of(self.kernel, total), "share") for total in own] for own in totals]
+
+    def _keep(self, place: Place, totals: Sequence[Sequence[Value]]) -> None:
+        kernel, b = self.kernel, self.kernel.builder
+        scale = kernel.attention.scale if kernel.problem.plain else 1.0
+        with b.if_((kernel.lane & 3) == 0):
+            for i, own in enumerate(totals):
+                for half, total in enumerate(own):
+                    row = b.let(place.first + (kernel.row + (16 * i + 8 * half)), "row")
+                    with b.if_(row < kernel.attention.queries):
+                        write_statistics(kernel, place, row, self.top[i][half] * scale, total)
 
 
 def scale_rows(sums: Fragments, factors: Sequence[Sequence[Value]]) -> None:
@@ -199,22 +210,15 @@ def _slopes(kernel: RowKernel, place: Place) -> Callable[[Sequence[Sequence[Valu
     b, rows = kernel.builder, kernel.problem.rows["dy"]
     memory = kernel.dispatch.operand(rows.leaf)
     head = kernel.head_item(rows, place.batch, place.head)
-    kind = kernel.problem.dtype
 
     def slope(pairs: Sequence[Sequence[Value]], row: Value) -> Value:
         inside = b.min(row, rows.count - 1)
-        base = b.let(head + inside * (rows.strides[2] // PIECE), "dy_row")
+        base = b.let(head + inside * (rows.strides[2] // rows.piece), "dy_row")
         total: Value = b.constant(0.0, dtypes.f32)
         for j, (low, high) in enumerate(pairs):
             if 8 * j >= rows.width:
                 continue
-            word = b.let(memory[b.let(base + j), b.let(kernel.column >> 1)])
-            if kind is dtypes.f16:
-                both = b.let(b.halves(word))
-                first, second = both.x, both.y
-            else:
-                first = b.of_bits(word << 16, dtypes.f32)
-                second = b.of_bits(word & 0xFFFF0000, dtypes.f32)
+            first, second = pair_of(kernel, memory, base, j)
             total = b.let(b.fma(low, first, b.fma(high, second, total)))
         return total
 

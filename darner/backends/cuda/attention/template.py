@@ -29,8 +29,9 @@ def _variants(spec: Spec, machine: AnyMachine) -> Variants:
     if problem.backward:
         if can_write_hopper_backward(spec, machine, problem):
             found["wgmma"] = partial(write_hopper_backward, spec, machine, problem)
-        if gradient_cuts(problem, machine) is not None:
-            found["mma"] = partial(write_backward, spec, machine, problem)
+        for cuts in gradient_cuts(problem, machine):
+            name = " ".join(dict.fromkeys(cut.name for cut in cuts))
+            found[name] = partial(write_backward, spec, machine, problem, cuts)
         return found
     for wide in hopper_cuts(problem, machine) if can_write_pairs(spec) else ():
         found[wide.name] = partial(write_hopper_forward, spec, machine, problem, wide)

@@ -52,8 +52,10 @@ class EmulatedCores:
         sums: Sequence[Sequence[Sequence[Variable]]],
         left: Sequence[Value],
         right: Sequence[Value],
+        *,
+        rounded: bool = False,
     ) -> None:
-        """See ``Cores``."""
+        """See ``Cores``; what is rounded stays so."""
         b, lane = self.builder, self._lane
         memory = self._exchange([*left, *right])
         row, column = b.let(self._first + lane // 4 * 4), b.let(self._first + lane % 4 * 8)

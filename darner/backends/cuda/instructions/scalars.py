@@ -13,7 +13,7 @@ from ....graph import dtypes
 from ....graph.dtypes import DType
 from ..machine import Machine
 from ..printer import Printer
-from .numbers import exp2_approximate, pack_bf16, pack_f16
+from .numbers import exp2_approximate, pack_bf16, pack_f16, round_tf32
 
 LN_2 = 0.6931471805599453
 LEAST = -126.0
@@ -29,6 +29,10 @@ class LaneOps(Protocol):
 
     def pack(self, low: Operand, high: Operand, dtype: DType) -> Value:
         """Two f32 as a word of bf16 or f16, rounded to nearest even."""
+        ...
+
+    def round_tf32(self, value: Operand) -> Value:
+        """The bits of an f32 rounded to tf32: nearest, ties away from zero."""
         ...
 
 
@@ -51,6 +55,12 @@ class CardLaneOps:
         found: Value = b.held(pack(b.ir, b.raw(low), b.raw(high)))
         return found
 
+    def round_tf32(self, value: Operand) -> Value:
+        """See ``LaneOps``."""
+        b = self.builder
+        found: Value = b.held(round_tf32(b.ir, b.raw(value)))
+        return found
+
 
 class EmulatedLaneOps:
     """The same as arithmetic."""
@@ -70,6 +80,12 @@ class EmulatedLaneOps:
         b, kind = self.builder, dtypes.f32
         values = [self.registers.cast(value, kind, dtype) for value in (low, high)]
         return b.let(self.registers.word(values, dtype))
+
+    def round_tf32(self, value: Operand) -> Value:
+        """See ``LaneOps``."""
+        b = self.builder
+        bits = b.bits(b.let(value))
+        return b.let(b.choose((bits << 1) > 0xFF000000, bits, (bits + 0x1000) & 0xFFFFE000))
 
 
 def lane_of(builder: Simt, machine: Machine) -> LaneOps:

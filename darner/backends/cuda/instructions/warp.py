@@ -43,6 +43,8 @@ class Cores(Protocol):
         sums: Sequence[Sequence[Sequence[Variable]]],
         left: Sequence[Value],
         right: Sequence[Value],
+        *,
+        rounded: bool = False,
     ) -> None:
         """Add products to the sums of a warp: for each 16 rows and each 8 columns four; see ``mma.mma_sync``.
 
@@ -51,6 +53,7 @@ class Cores(Protocol):
             sums: row by row.
             left: the fragments of A, four words for each 16 rows.
             right: those of B, two words for each 8 columns.
+            rounded: whether operands of tf32 are so already.
         """
         ...
 
@@ -115,11 +118,13 @@ class NativeCores:
         sums: Sequence[Sequence[Sequence[Variable]]],
         left: Sequence[Value],
         right: Sequence[Value],
+        *,
+        rounded: bool = False,
     ) -> None:
         """See ``Cores``."""
         p = self.printer
         a, b = [p.raw(word) for word in left], [p.raw(word) for word in right]
-        if dtype == "tf32":
+        if dtype == "tf32" and not rounded:
             a, b = (
                 [round_tf32(p.ir, p.ir.bitcast(word, F32)) for word in words] for words in (a, b)
             )

@@ -1,6 +1,6 @@
 """The gradients of attention, without anything that two workgroups add to.
 
-First each query's maximum, total and mean slope; then blocks of queries sum their gradients over keys, and blocks of keys theirs and those of values over the queries of
+First each query's maximum, total and mean slope, or of what the forward pass kept the mean slope alone; then blocks of queries sum their gradients over keys, and blocks of keys theirs and those of values over the queries of
 all heads that share them. Scores are computed again each time.
 """
 
@@ -16,12 +16,13 @@ from ....lower.specs import sizes
 from ...ir.index import Number
 from ...problems.attention import GRADIENTS, Described
 from ..builder import Memory, Value
-from ..dispatch import Stage, Written
+from ..dispatch import WORKGROUP, Stage, Written
 from ..machine import Machine
 from .bias import write_bias
 from .forward import write_place, write_query_block
-from .operands import Place, most_of_four, sum_of_four
-from .plan import Blocks, Cut, choose
+from .operands import Place, Reader, most_of_four, sum_of_four
+from .parts import Parts
+from .plan import BUSY, Blocks, Cut, choose
 from .results import are_whole, write_sums
 from .tile import Block, Rows, Tile
 
@@ -52,6 +53,8 @@ class Cuts:
     statistics: Cut
     queries: Cut
     keys: Cut
+    in_parts: bool
+    """Whether query heads have blocks of keys of their own."""
 
 
 def backward_cuts(attention: Described, machine: Machine) -> Cuts | None:
@@ -63,7 +66,11 @@ def backward_cuts(attention: Described, machine: Machine) -> Cuts | None:
     third = choose(Blocks(attention.keys, shared, both, both), machine)
     if first is None or second is None or third is None:
         return None
-    return Cuts(first, second, third)
+    threads = shared * ceil_div(attention.keys, third.row_block) * third.threads
+    if attention.group == 1 or threads >= BUSY:
+        return Cuts(first, second, third, in_parts=False)
+    alone = choose(Blocks(attention.keys, heads, both, both), machine)
+    return Cuts(first, second, alone or third, in_parts=True)
 
 
 def wanted(spec: Spec) -> dict[str, int]:
@@ -87,14 +94,21 @@ class Gradients:
         found = wanted(self.spec)
         if not found:
             return Written(())
-        stages = [self._statistics()] if self.rows and self.attention.keys else []
+        stages = []
+        if self.rows and self.attention.keys:
+            stages.append(self._kept() if self.attention.reads_kept else self._statistics())
         if "q" in found:
             stages.append(self._of_queries(found["q"]))
+        used = max(1, self.rows * COUNT) * self._size
         if "k" in found or "v" in found:
-            stages.append(self._of_keys(found))
+            parts = Parts.of(self.attention, found, used) if self.cuts.in_parts else None
+            stages.append(self._of_keys(found, parts))
+            if parts is not None:
+                stages.append(parts.merge(self.spec, self.machine, found))
+                used = parts.end
         if "bias" in found:
             stages.append(write_bias(self, found["bias"]))
-        return Written(tuple(stages), max(1, self.rows * COUNT) * self._size)
+        return Written(tuple(stages), used)
 
     @property
     def _size(self) -> int:
@@ -163,6 +177,29 @@ class Gradients:
                         known[base + row + k * self.rows] = value
         return tile.dispatch.finish(self._query_blocks(cut))
 
+    def _kept(self) -> Stage:
+        """The same of what the forward pass kept: a thread for each query."""
+        attention = self.attention
+        reader = Reader(self.spec, self.machine, attention, WORKGROUP)
+        b, queries = reader.builder, attention.queries
+        known = reader.dispatch.scratch(0, COUNT * self.rows, reader.kind)
+        with b.if_(b.thread < self.rows):
+            head, row = b.let(b.thread // queries, "head"), b.let(b.thread % queries, "row")
+            place = head // attention.heads, head % attention.heads
+            bases = {n: b.let(b.index(reader.head_of(n, *place)), n) for n in ("dy", "out")}
+            slope = b.variable(0.0, "slope", reader.kind)
+            quads = ceil_div(attention.value_width, 4)
+            with b.for_(0, quads, name="quad") as quad:
+                dy, out = (reader.four(name)(base, row, quad) for name, base in bases.items())
+                slope.set(slope + b.call("dot", b.let(dy), b.let(out)))
+            base = b.let(b.index(reader.head_of("statistics", *place)), "statistics")
+            step = reader.stride("statistics", 2)
+            number = reader.number("statistics")
+            found = [b.let(number(base + (row + k * step))) for k in range(2)]
+            for k, value in enumerate((*found, slope)):
+                known[b.thread + k * self.rows] = value
+        return reader.dispatch.finish(ceil_div(self.rows, WORKGROUP))
+
     def _query_blocks(self, cut: Cut) -> int:
         attention = self.attention
         return ceil_div(attention.queries, cut.row_block) * attention.heads * attention.batch
@@ -229,24 +266,25 @@ class Gradients:
 
     # ------------------------------------------------------------- keys and values
 
-    def _of_keys(self, found: dict[str, int]) -> Stage:
+    def _of_keys(self, found: dict[str, int], parts: Parts | None) -> Stage:
         cut, attention = self.cuts.keys, self.attention
         wanted_ = [name for name in ("k", "v") if name in found]
         tile = self._tile(cut, [found[name] for name in wanted_], by_query=False)
-        b = tile.builder
+        b, each = tile.builder, attention.group if parts else 1
         tile.need_weights()
         blocks = ceil_div(attention.keys, cut.row_block)
-        place = write_place(tile, blocks, attention.kv_heads, attention.batch)
+        place = write_place(tile, blocks, attention.kv_heads * each, attention.batch)
+        kv_head = b.let(place.head // each, "kv_head")
         tile.write_start(place.batch)
         tile.write_rows(place.first)
         tile.write_range(place)
         rows: dict[str, Rows] = {}
         for name in ("k", "v"):
-            base = b.index(tile.head_of(name, place.batch, place.head))
+            base = b.index(tile.head_of(name, place.batch, kv_head))
             rows[name] = Rows(name, b.let(base, f"{name}_base"), place.first)
         sums: dict[str, Block] = {name: tile.start_sums(name, f"sum_{name}") for name in wanted_}
-        with b.for_(0, attention.group, name="member") as member:
-            head = b.let(place.head * attention.group + member, "query_head")
+        with b.for_(0, attention.group // each, name="member") as member:
+            head = b.let(place.head if parts else kv_head * attention.group + member, "query_head")
             for name in ("q", "dy"):
                 base = b.index(tile.head_of(name, place.batch, head))
                 rows[name] = Rows(name, b.let(base, f"{name}_base"))
@@ -257,8 +295,11 @@ class Gradients:
         for name in wanted_:
             if name == "k":
                 self._scale(sums[name])
+            if parts is not None:
+                _write_parts(tile, parts, name, sums[name], place)
+                continue
             write_sums(tile, sums[name], self.spec.body.outputs[found[name]], [found[name]], place)
-        return tile.dispatch.finish(blocks * attention.kv_heads * attention.batch)
+        return tile.dispatch.finish(blocks * attention.kv_heads * each * attention.batch)
 
     def _key_block(
         self, tile: Tile, rows: dict[str, Rows], sums: dict[str, Block], column: Value, base: Value
@@ -292,6 +333,19 @@ class Gradients:
             for k in range(COUNT)
         )
         return Statistics(top, b.let(b.choose(columns <= last, share, 0.0), "share"), mean)
+
+
+def _write_parts(tile: Tile, parts: Parts, name: str, sums: Block, place: Place) -> None:
+    """Leave a block's sums for who adds those of all heads; ``place`` says of which query head."""
+    b, memory, quads = tile.builder, parts.memory(tile), parts.quads(name)
+    for number, own in zip(tile.row_numbers, sums, strict=True):
+        row = b.as_unsigned(number)
+        with b.if_(row < tile.row_count):
+            first = b.let(parts.row(tile, name, place, row) + tile.across)
+            for w, value in enumerate(own):
+                step = w * tile.cut.across
+                with b.if_(None if step + tile.cut.across <= quads else tile.across + step < quads):
+                    memory[first + step] = value
 
 
 def write_backward(spec: Spec, machine: Machine, attention: Described, cuts: Cuts) -> Written:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ....graph.integers import ceil_div, round_up
 from ....lower.plan import Spec
 from ...ir.index import Number
-from ...problems.attention import Described
+from ...problems.attention import Described, result_numbers
 from ..builder import Memory, Value, Variable
 from ..dispatch import Stage, Written
 from ..machine import Machine
@@ -119,7 +119,7 @@ class _Decode:
     def __init__(self, spec: Spec, machine: Machine, attention: Described, parts: Parts) -> None:
         self.attention, self.parts = attention, parts
         self.records = Records(spec, machine, attention, parts.parts)
-        whole = are_whole(spec, range(len(spec.body.outputs)))
+        whole = are_whole(spec, result_numbers(spec))
         self.reader = Reader(spec, machine, attention, THREADS, whole)
         self.builder = self.reader.builder
         self.deepest = ceil_div(attention.width, 4)

@@ -7,14 +7,14 @@ from operator import add
 
 from ....graph.integers import ceil_div
 from ....lower.plan import Spec
-from ...problems.attention import Described
+from ...problems.attention import Described, result_numbers
 from ..builder import Value
 from ..dispatch import Stage, Written
 from ..machine import Machine
 from .merge import Records
 from .operands import Place, most_of_four, share_of, sum_of_four
 from .plan import Blocks, Cut, choose
-from .results import are_whole, write_sums
+from .results import are_whole, keeps_statistics, write_statistics, write_sums
 from .tile import Block, Rows, Tile
 
 
@@ -75,7 +75,7 @@ def write_query_operands(tile: Tile, place: Place) -> dict[str, Rows]:
 
 def write_forward(spec: Spec, machine: Machine, attention: Described, cut: Cut) -> Written:
     """The dispatch of the result."""
-    numbers = range(len(spec.body.outputs))
+    numbers = result_numbers(spec)
     tile = Tile(spec, machine, attention, cut, whole=are_whole(spec, numbers))
     if cut.parts == 1:
         return Written((_stage(tile, None),))
@@ -120,11 +120,17 @@ def _stage(tile: Tile, records: Records | None) -> Stage:
     if records is not None:
         _record(tile, records, place, (sums, top, whole))
         return tile.dispatch.finish(groups * cut.parts)
+    if keeps_statistics(tile):
+        with b.if_(tile.across == 0):
+            for row_number, peak, all_ in zip(tile.row_numbers, top, whole, strict=True):
+                row = b.as_unsigned(row_number)
+                with b.if_(row < tile.row_count):
+                    write_statistics(tile, place, row, peak, all_)
     for own, all_ in zip(sums, whole, strict=True):
         share = b.let(share_of(tile, all_), "share")
         for value in own:
             value.set(value * share)
-    write_sums(tile, sums, attention.node, range(len(tile.dispatch.body.outputs)), place)
+    write_sums(tile, sums, attention.node, result_numbers(tile.dispatch.spec), place)
     return tile.dispatch.finish(groups)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from ....graph.integers import ceil_div, round_up
 from ....lower.plan import Spec
 from ...ir.index import Number
-from ...problems.attention import Described
+from ...problems.attention import Described, result_numbers
 from ..builder import Memory, Value, Variable
 from ..dispatch import Stage
 from ..machine import GRANULE, Machine
 from .operands import Place, Reader, share_of
-from .results import are_whole, write_rows
+from .results import are_whole, keeps_statistics, write_rows, write_statistics
 
 THREADS = 128
 """Threads that put the parts of some rows together."""
@@ -82,7 +82,7 @@ class Records:
     def merge(self) -> Stage:
         """The dispatch that puts parts together: a workgroup for a few rows, whose threads have some parts of some columns each."""
         attention, parts, quads = self.attention, self.parts, self.quads
-        whole = are_whole(self.spec, range(len(self.spec.body.outputs)))
+        whole = are_whole(self.spec, result_numbers(self.spec))
         reader = Reader(self.spec, self.machine, attention, THREADS, whole)
         b = reader.builder
         self.bind(reader)
@@ -111,7 +111,11 @@ class Records:
             self.totals[e] = running.total
         b.barrier()
         with b.for_(b.local, items, THREADS, name="e") as e:
-            self._add_slices(reader, e, items, slices)
+            running = self._add_slices(reader, e, items, slices)
+            if keeps_statistics(reader):
+                row = b.let(place.first + e // quads)
+                with b.if_(e % quads == 0, row < attention.queries):
+                    write_statistics(reader, place, row, running.top, running.total)
         b.barrier()
         write_rows(reader, place, rows, lambda row, quad: self.results[row * quads + quad])
         return reader.dispatch.finish(attention.batch * attention.heads * blocks)
@@ -138,7 +142,7 @@ class Records:
             factor = b.choose(part + k * slices <= last, exp(top - peak), 0.0)
             running.add(total, sum_, b.let(factor, "factor"))
 
-    def _add_slices(self, reader: Reader, e: Value, items: int, slices: int) -> None:
+    def _add_slices(self, reader: Reader, e: Value, items: int, slices: int) -> Running:
         """What the threads of one column and row have, as one."""
         b = reader.builder
         running = Running(reader, self.tops[e])
@@ -149,3 +153,4 @@ class Records:
             factor = b.let(reader.exp(self.tops[own] - running.top), "factor")
             running.add(self.totals[own], self.results[own], factor)
         self.results[e] = running.share()
+        return running

@@ -22,7 +22,7 @@ from ..dispatch import Dispatch
 from ..elements import ThreadElements
 from ..machine import Machine
 
-ROWS = ("q", "k", "v", "dy")
+ROWS = ("q", "k", "v", "dy", "out")
 """Operands that are rows of numbers; the others are masks and biases."""
 FARTHEST = 1 << 29
 """A place beyond any key, and still exact in 32 bits."""
@@ -151,7 +151,7 @@ class Reader:
                 value = elements.at(base, elements.places.split(at, sizes(base)))
             if base.dtype is not dtypes.bool_:
                 value = elements.registers.cast(value, base.dtype, self.kind)
-            return value
+            return _tf32(b, value) if item.rounded else value
 
         return self._function(f"one_{name}", (dtypes.u32, 1), body)
 
@@ -172,6 +172,8 @@ class Reader:
                 at_row, at_quad = b.min(row, max(rows, 1) - 1), b.min(quad, quads - 1)
             step = self.attention.operands[name].strides[2]
             found = self._four_at(name, b, b.let(base + at_row * step + at_quad * 4, "at"), quad)
+            if self.attention.operands[name].rounded:
+                found = _tf32(b, found)
             if inside:
                 return found
             return b.choose((row < rows) & (quad < quads), found, 0.0)
@@ -232,6 +234,13 @@ class Reader:
         with b.if_(b.local == 0):
             shared[()] = value
         return b.uniform(shared)
+
+
+def _tf32(b: Simt, x: Value) -> Value:
+    """A number, or each of a vector's, rounded to tf32: nearest, ties to even, NaN as it is."""
+    bits = b.let(b.bits(b.let(x)))
+    kept = (bits + ((bits >> 13) & 1) + 0xFFF) & 0xFFFFE000
+    return b.choose((bits << 1) > 0xFF000000, x, b.of_bits(b.let(kept), dtypes.f32))
 
 
 def share_of(reader: Reader, total: Value) -> Value:

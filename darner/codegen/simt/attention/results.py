@@ -10,8 +10,8 @@ from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ...ir.index import Number
-from ...problems.attention import Described
-from ..builder import Value, is_packed
+from ...problems.attention import Described, result_numbers, statistics_number
+from ..builder import Operand, Value, is_packed
 from .operands import Place, Reader
 from .tile import Block, Tile
 
@@ -79,7 +79,7 @@ def write_rows(
 ) -> None:
     """Write ``count`` rows of attention's result; ``vector(row, which)`` has 4 elements."""
     attention = reader.attention
-    numbers = range(len(reader.dispatch.body.outputs))
+    numbers = result_numbers(reader.dispatch.spec)
 
     def element(row: Value, column: Value) -> Value:
         four = vector(row, column >> 2)
@@ -87,6 +87,25 @@ def write_rows(
 
     rows = RowBlock(attention.node, numbers, place, count, attention.queries, element, vector)
     write_block(reader, rows)
+
+
+def keeps_statistics(reader: Reader) -> bool:
+    """Whether a kernel writes what gradients read of its queries."""
+    return statistics_number(reader.dispatch.spec) is not None
+
+
+def write_statistics(reader: Reader, place: Place, row: Number, top: Operand, total: Value) -> None:
+    """Write a query's maximum and 1 over its total, if the kernel is to; its row exists."""
+    number = statistics_number(reader.dispatch.spec)
+    if number is None:
+        return
+    attention, b = reader.attention, reader.builder
+    result = reader.dispatch.results[number]
+    head = (place.batch * attention.heads + place.head) * 2
+    at = b.let(head * attention.queries + row, "kept")
+    seen = b.let(total > 0.0)
+    result[at] = b.choose(seen, top, 0.0)
+    result[at + attention.queries] = b.choose(seen, 1.0 / b.choose(seen, total, 1.0), 0.0)
 
 
 def _in_vectors(reader: Reader, rows: RowBlock) -> bool:

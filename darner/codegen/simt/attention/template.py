@@ -6,7 +6,13 @@ from math import prod
 
 from ....lower.plan import Spec
 from ....lower.specs import sizes
-from ...problems.attention import BACKWARD, can_emit_attention, described, main_node
+from ...problems.attention import (
+    BACKWARD,
+    can_emit_attention,
+    described,
+    main_node,
+    statistics_number,
+)
 from ..dispatch import Written
 from ..machine import Machine
 from ..template import Template
@@ -43,7 +49,8 @@ def _write(spec: Spec, machine: Machine) -> Written:
     if node.op.name == BACKWARD:
         cuts = backward_cuts(attention, machine)
         return Written(()) if cuts is None else write_backward(spec, machine, attention, cuts)
-    parts = decode_parts(attention, machine)
+    # Training has many queries: there is no need that few of them keep statistics.
+    parts = decode_parts(attention, machine) if statistics_number(spec) is None else None
     if parts is not None:
         return write_decode(spec, machine, attention, parts)
     cut = forward_cut(attention, machine)
