@@ -10,10 +10,11 @@ from ...lower.plan import Plan, Spec
 from ...lower.strided import Multipliers, contractions
 from ..base.limits import Limits, check_scratch, last_op
 from .attention.template import TENSOR_ATTENTION
+from .contract.few_template import FEW_CONTRACT
 from .contract.template import PLAIN_CONTRACT, TENSOR_CONTRACT
 from .machine import ALIGNMENT, TENSOR_CORES, Machine
 
-OWN: tuple[Template, ...] = (TENSOR_ATTENTION, TENSOR_CONTRACT, PLAIN_CONTRACT)
+OWN: tuple[Template, ...] = (TENSOR_ATTENTION, FEW_CONTRACT, TENSOR_CONTRACT, PLAIN_CONTRACT)
 """The families of kernels on tensor cores, those with the best code first."""
 
 

@@ -6,6 +6,7 @@
     pack        the launch that copies an operand that does not lie so
     raster      the order of tiles
     wgmma       the kernel of sm_90a: tensor maps, clusters, warpgroups that multiply from shared memory
+    few         the kernel of a few rows: the other operand streams by once; ``few_template`` says which products it takes, ``dots`` is what a warp adds
     mma         the kernel from sm_80 on: cp.async, ldmatrix, mma.sync; of sm_90a too for what no tensor map can say
     fma         the kernel of f32 without tensor cores
     fragments   sums from registers to the common epilogue

@@ -34,7 +34,7 @@ from .wgmma import MappedSource, WgmmaCut, WgmmaKernel
 
 def tensor_product(spec: Spec, machine: Machine) -> Product | None:
     """The product of a spec, if a machine's tensor cores multiply its operands: both of bf16, both of f16, or both rounded to tf32."""
-    product = _product(spec, machine, tf32=True)
+    product = memory_product(spec, machine, tf32=True)
     kind = None if product is None else product.operands[0].leaf.dtype.name
     if product is None or kind not in ("bf16", "f16", "f32"):
         return None
@@ -48,13 +48,13 @@ def tensor_product(spec: Spec, machine: Machine) -> Product | None:
 
 def plain_product(spec: Spec, machine: Machine) -> Product | None:
     """The product of a spec, if its operands are f32 and it is large enough to be worth tiles that copies bring."""
-    product = _product(spec, machine, tf32=False)
+    product = memory_product(spec, machine, tf32=False)
     if product is None or product.operands[0].leaf.dtype is not dtypes.f32:
         return None
     return product if min(product.m, product.n, product.k) >= LEAST_PLAIN else None
 
 
-def _product(spec: Spec, machine: Machine, *, tf32: bool) -> Product | None:
+def memory_product(spec: Spec, machine: Machine, *, tf32: bool) -> Product | None:
     """The product of a spec whose sums are f32, and whose operands are floats of one type that lie in memory; with columns beside each other in the result."""
     if machine.capability < TENSOR_CORES or spec.kind != "contract" or not can_emit(spec.body):
         return None
@@ -117,7 +117,7 @@ def givens_of(
     return found, begin
 
 
-def _sink(dispatch: Dispatch, product: Product, parts: int) -> SinkOf:
+def sink_of(dispatch: Dispatch, product: Product, parts: int) -> SinkOf:
     """What takes the sums of a part: the results, where there is one."""
     if parts == 1:
         return lambda part: Results(dispatch, product)
@@ -177,7 +177,7 @@ def _write_ring(
     dispatch = Dispatch(spec, machine, threads=tile.threads, whole=product.in_fours)
     cast(Printer, dispatch.builder).blocks_together(tile.blocks)
     cores = cores_of(dispatch.builder, machine, tile.shared_bytes)
-    sink = _sink(dispatch, product, parts)
+    sink = sink_of(dispatch, product, parts)
     sources = []
     for side, given in enumerate(givens):
         layout = given.layout
@@ -208,7 +208,7 @@ def write_by_wgmma(spec: Spec, machine: Machine, product: Product, cut: WgmmaCut
             binding = Binding("scratch", given.start, nbytes)
         sources.append(MappedSource(layout, binding))
     result = result_map(product, spec.body) if parts == 1 else None
-    sink = _sink(dispatch, product, parts)
+    sink = sink_of(dispatch, product, parts)
     WgmmaKernel(dispatch, product, cut, sources, result, sink).write()
     stages.append(dispatch.finish(cut.blocks))
     return _written(spec, machine, product, parts, stages, scratch)
