@@ -435,7 +435,8 @@ def wgmma(warp, parts, operands, mask):
 
 def mma(warp, parts, operands, mask):
     """``mma.sync`` of 16 rows by 8 columns of 16-bit numbers."""
-    assert mask.all() and parts[3] == "m16n8k16"
+    assert mask.all()
+    assert parts[3] == "m16n8k16"
 
     def fragment(operand, rows, along):
         found = np.zeros((rows, 16), np.float32)
