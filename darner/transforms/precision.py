@@ -17,12 +17,10 @@ from ..graph.graph import Graph, check_graph
 from ..graph.node import Node
 from ..graph.precision import TF32, Precision, check_precision
 from ..graph.types import TensorType, TupleType
+from .caches import STORED
 from .expand import expansion
 from .loops.motion import move_products
 from .loops.rewrite import has_loops
-
-_STORED: dict[str, DType] = {"bf16": dtypes.bf16, "f16": dtypes.f16}
-"""The element type of an operand in memory, where that has fewer bytes than f32."""
 
 _HOLDS: dict[str, tuple[DType, ...]] = {
     "tf32": (dtypes.bf16, dtypes.f16),
@@ -244,7 +242,7 @@ class _Copy:
         if precision == "tf32":
             reduced: Node = x.reduce_precision(*TF32)
             return reduced
-        result: Node = x.cast(_STORED[precision]).cast(dtypes.f32)
+        result: Node = x.cast(STORED[precision]).cast(dtypes.f32)
         return result
 
 
