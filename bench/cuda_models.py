@@ -42,10 +42,9 @@ GPT2 = "gpt2.decode"
 
 def filled_gpt2(device: str, precision: Any, cache: int = 512) -> tuple[darner.Session, float]:
     """A session of GPT-2 that decodes the last token of a cache."""
-    from darner.models.gpt2 import GPT2 as Model
-    from darner.models.gpt2 import GPT2Config
+    from darner.models import gpt2
 
-    graph = Model(GPT2Config()).cached_graph(cache=cache)
+    graph = gpt2.GPT2(gpt2.GPT2Config()).cached_graph(cache=cache)
     started = time.perf_counter()
     session = darner.build_inference_session(
         graph, device=device, precision=precision, cache=None, progress=False

@@ -21,6 +21,7 @@ from ..graph.errors import InternalError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.types import TensorType, TupleType
+from .blocks import fill_blocks
 from .groups import EPILOGUES, KINDS, Group, make_parts, number_between
 from .roles import (
     LEAST_ROWS,
@@ -49,22 +50,26 @@ def fuse(
     ended: Collection[str] | None = None,
     multipliers: Multipliers | None = None,
     places_parts: bool = False,
+    fills_blocks: bool = False,
 ) -> list[Group]:
     """The kernels of a graph, in an order in which they can run; those by index of the ops ``ended`` may have epilogues.
 
-    With ``places_parts`` a map that makes the parts of a concatenation takes in what is element-wise beside them.
+    With ``places_parts`` a map that makes the parts of a concatenation takes in what is element-wise beside them; with ``fills_blocks`` kernels that
+    replace a block take in what it is computed by.
     """
-    work = _Fusion(graph, multipliers, places_parts)
+    work = Fusion(graph, multipliers, places_parts)
     work.epilogues()
     work.ends(ended_ops() if ended is None else ended)
     work.sides()
     work.rows()
     work.columns()
     work.maps()
+    if fills_blocks:
+        fill_blocks(work)
     return work.ordered()
 
 
-class _Fusion:
+class Fusion:
     """Groups of nodes, joined step by step."""
 
     def __init__(
@@ -125,7 +130,7 @@ class _Fusion:
             return tuple(range(self.nodes[node.inputs[0]].rank))
         return tuple(int(axis) for axis in axes)
 
-    def _is_kept(self, id: int) -> bool:
+    def is_kept(self, id: int) -> bool:
         """Whether a value must be in memory: as an output, directly or through a view."""
         return id in self.kept or any(
             self.roles[user.id] == "view" and self._view_is_kept(user)
@@ -166,7 +171,7 @@ class _Fusion:
                         stack.append(name)
         return found
 
-    def _may_join(self, producer: int, consumer: int) -> bool:
+    def may_join(self, producer: int, consumer: int) -> bool:
         """No third group between them: nothing else the consumer needs comes after the producer."""
         first, second = self.groups[producer], self.groups[consumer]
         if len(first.nodes) + len(second.nodes) > LARGEST:
@@ -191,7 +196,7 @@ class _Fusion:
             self.order[name] = place
         del self.order[consumer]
 
-    def _join(self, producer: int, consumer: int, kind: str) -> None:
+    def join(self, producer: int, consumer: int, kind: str) -> None:
         """Make one group of two; it goes by the producer's name."""
         if self.order[producer] < self.order[consumer]:
             self._reorder(producer, consumer)
@@ -229,7 +234,7 @@ class _Fusion:
         They come after contractions: a weight's gradient that is both is the product's to add up.
         """
         for node in self.nodes:
-            if may_end(node, ended) and not self._is_kept(node.id):
+            if may_end(node, ended) and not self.is_kept(node.id):
                 self._take_readers(node)
                 if self._is_stored(node.id, node.id, node.id):
                     for id in reversed(self.groups[node.id].nodes[1:]):
@@ -242,7 +247,7 @@ class _Fusion:
         while waiting:
             reader = waiting.pop(0)
             if self._is_epilogue(reader, node):
-                self._join(node.id, reader, self.groups[node.id].kind)
+                self.join(node.id, reader, self.groups[node.id].kind)
                 waiting += self.readers[reader]
 
     def _trim(self, name: int) -> None:
@@ -253,7 +258,7 @@ class _Fusion:
             for id in reversed(self.groups[name].nodes[1:]):
                 inside = [i for i in self.sources[id] if self.home.get(i) == name]
                 read_here = any(self.home[reader] == name for reader in self.readers[id])
-                if read_here or self._is_kept(id):
+                if read_here or self.is_kept(id):
                     continue
                 if is_for_products(self.nodes[id], [self.roles[i] for i in self.readers[id]]):
                     continue
@@ -265,7 +270,7 @@ class _Fusion:
     def _is_stored(self, id: int, name: int, but: int) -> bool:
         """Whether a value of a group is written in any case, whatever becomes of one reader."""
         others = (reader for reader in self.readers[id] if reader != but)
-        return self._is_kept(id) or any(self.home[reader] != name for reader in others)
+        return self.is_kept(id) or any(self.home[reader] != name for reader in others)
 
     def _give_back(self, name: int, id: int) -> None:
         """Make a node of a group a group of its own again."""
@@ -297,7 +302,7 @@ class _Fusion:
         inside = {i for i in self.sources[reader] if self.home.get(i) == product.id}
         if not inside or self._looks_through(node, inside):
             return False  # from another element
-        return self._may_join(product.id, reader)
+        return self.may_join(product.id, reader)
 
     def _looks_through(self, node: Node, inside: set[int]) -> bool:
         """Whether a node reads one of these values through a view, be it beside the value itself."""
@@ -314,7 +319,7 @@ class _Fusion:
             if self.roles[node.id] != "point" or "elementwise" not in node.op.traits:
                 continue
             homes = {self.home[reader] for reader in self.readers[node.id]}
-            if len(homes) != 1 or self.home[node.id] in homes or self._is_kept(node.id):
+            if len(homes) != 1 or self.home[node.id] in homes or self.is_kept(node.id):
                 continue
             (consumer,) = homes
             group = self.groups[consumer]
@@ -322,9 +327,9 @@ class _Fusion:
             alike = group.kind in EPILOGUES and group.space == node.shape
             if alike and directly and self._reads_elements(node, group):
                 producer = self.home[node.id]
-                if self.groups[producer].nodes == [node.id] and self._may_join(producer, consumer):
+                if self.groups[producer].nodes == [node.id] and self.may_join(producer, consumer):
                     space = group.space
-                    self._join(producer, consumer, group.kind)
+                    self.join(producer, consumer, group.kind)
                     self.groups[producer].space = space
 
     def _reads_elements(self, node: Node, group: Group) -> bool:
@@ -378,9 +383,9 @@ class _Fusion:
             return False
         if self._is_long(space, axes) and not self._hands_over(producer, consumer, space):
             return False
-        if not self._may_join(producer, consumer):
+        if not self.may_join(producer, consumer):
             return False
-        self._join(producer, consumer, "rows")
+        self.join(producer, consumer, "rows")
         self.groups[producer].space = space
         self.groups[producer].axes = axes
         return True
@@ -473,7 +478,7 @@ class _Fusion:
             for home in dict.fromkeys(homes):
                 if home is not None and self._sums_rows_of(own, home):
                     space, axes = self.groups[home].space, self.groups[home].axes
-                    self._join(home, own, "rows")
+                    self.join(home, own, "rows")
                     self.groups[home].space, self.groups[home].axes = space, axes
                     break
 
@@ -489,7 +494,7 @@ class _Fusion:
         if self._finds(rows) or own in rows.needs:
             return False
         # Neither need come after the other: both may read the same.
-        return self._may_join(*sorted((home, own), key=self.order.__getitem__))
+        return self.may_join(*sorted((home, own), key=self.order.__getitem__))
 
     # ------------------------------------------------------------- maps
 
@@ -499,7 +504,7 @@ class _Fusion:
             if self.roles[node.id] != "point" or node.id not in self.home:
                 continue
             own = self.home[node.id]
-            if self.groups[own].kind != "map" or self._is_kept(node.id):
+            if self.groups[own].kind != "map" or self.is_kept(node.id):
                 continue
             homes = {self.home[reader] for reader in self.readers[node.id]} - {own}
             if len(homes) != 1:
@@ -507,8 +512,8 @@ class _Fusion:
             consumer = next(iter(homes))
             if self.groups[consumer].kind != "map" or self._spreads(node, consumer):
                 continue
-            if self._may_join(own, consumer):
-                self._join(own, consumer, "map")
+            if self.may_join(own, consumer):
+                self.join(own, consumer, "map")
                 self.groups[own].space = self._last_space(own)
 
         self._siblings()
@@ -528,8 +533,8 @@ class _Fusion:
                 )
                 if first.kind != "map" or second.kind != "map" or not alike:
                     continue
-                if self._may_join(producer, consumer):
-                    self._join(producer, consumer, "map")
+                if self.may_join(producer, consumer):
+                    self.join(producer, consumer, "map")
 
     def _spreads(self, node: Node, consumer: int) -> bool:
         """Whether a kernel would compute it more than once for each of its elements."""

@@ -42,6 +42,7 @@ def lower(  # many parameters: all but the graph are what a backend asks for, by
     whole: Collection[str] | None = None,
     ended: Collection[str] | None = None,
     places_parts: bool = False,
+    fills_blocks: bool = False,
     options: Mapping[str, Any] | None = None,
     alignment: int = ALIGNMENT,
     segment: int | None = None,
@@ -51,7 +52,7 @@ def lower(  # many parameters: all but the graph are what a backend asks for, by
     """The plan of a graph whose sizes are all known.
 
     ``whole`` names the composites for which the target has kernels of their own, ``ended`` the ops by index whose kernels may end with what is
-    element-wise after them; ``places_parts`` says that maps write each part of a concatenation where it belongs. Every value of the arena begins at a
+    element-wise after them; ``places_parts`` says that maps write each part of a concatenation where it belongs, ``fills_blocks`` that kernels which replace a block compute it. Every value of the arena begins at a
     multiple of ``alignment`` bytes, and with ``segment`` none lies across a multiple of that many. ``stored`` says of which parameters or states a leaf
     is made that holds several side by side, for a target that keeps them so, and ``multipliers`` which contractions read operands of fewer bits than f32 where they lie.
 
@@ -65,7 +66,15 @@ def lower(  # many parameters: all but the graph are what a backend asks for, by
                 f"the sizes {', '.join(symbols)} are not known", hint="graph.bind(name=size) first"
             )
     rules = _Rules(
-        target, whole, ended, places_parts, alignment, segment, stored or {}, multipliers
+        target,
+        whole,
+        ended,
+        places_parts,
+        fills_blocks,
+        alignment,
+        segment,
+        stored or {},
+        multipliers,
     )
     return rules.plan(graph, dict(options or {})).verify()
 
@@ -78,6 +87,7 @@ class _Rules:
     whole: Collection[str] | None
     ended: Collection[str] | None
     places_parts: bool
+    fills_blocks: bool
     alignment: int
     segment: int | None
     stored: Mapping[str, Parts]
@@ -105,7 +115,7 @@ class _Rules:
         return made.plan(graph, {}, all_in_place=True)
 
     def _kernels(self, prepared: Graph) -> list[Work]:
-        return kernels(prepared, self.ended, self.multipliers, self.places_parts)
+        return kernels(prepared, self.ended, self.multipliers, self.places_parts, self.fills_blocks)
 
 
 def _only_stacks_leaves(graph: Graph, work: Work) -> bool:

@@ -55,11 +55,12 @@ def kernels(
     ended: Collection[str] | None = None,
     multipliers: Multipliers | None = None,
     places_parts: bool = False,
+    fills_blocks: bool = False,
 ) -> list[Work]:
     """The kernels of a prepared graph, in an order in which they can run.
 
     A view that is an output is copied by a kernel of its own. ``ended`` are the ops by index whose kernels may have epilogues,
-    ``multipliers`` those of the target; for ``places_parts`` see ``fuse``.
+    ``multipliers`` those of the target; for ``places_parts`` and ``fills_blocks`` see ``fuse``.
 
     >>> import darner
     >>> g = darner.Graph()
@@ -69,7 +70,7 @@ def kernels(
     >>> [(work.kind, len(work.nodes)) for work in kernels(prepare(g))]
     [('contract', 2)]
     """
-    groups = fuse(graph, ended, multipliers, places_parts)
+    groups = fuse(graph, ended, multipliers, places_parts, fills_blocks)
     found = roles(graph, multipliers)
     outside = _read_outside(graph, groups, found)
     bodies = _Bodies(graph, outside, found)

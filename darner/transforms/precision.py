@@ -180,6 +180,8 @@ class _Copy:
             if not isinstance(found[0].type, TupleType):
                 return [found[node.attrs["index"]]]
         operands = [made[i][0] for i in node.inputs]
+        if node.op.name == "cast" and node.dtype is STORED.get(self.work.precision):
+            return [self._cast(operands[0], node)]
         if self.work.is_written_out(node):
             return self._written_out(node, operands, like)
         self.work.tell(node, operands)
@@ -229,6 +231,23 @@ class _Copy:
         if x.id not in self._rounded:
             self._rounded[x.id] = self._made(x)
         return self._rounded[x.id]
+
+    def _cast(self, x: Node, like: Node) -> Node:
+        """A cast that the graph has itself: below the views of a value that is computed, where its other readers round it."""
+        base = x
+        while _is_view(base):
+            (base,) = base.operands
+        if base is x or "leaf" in base.op.traits or base.dtype is not dtypes.f32:
+            return self.result.insert_like(like, [x])
+        with self.result.derived_from(like):
+            return self._seen(x, base.cast(like.dtype))
+
+    def _seen(self, x: Node, base: Node) -> Node:
+        """The views of a value of another type that ``x`` is of its value."""
+        if not _is_view(x):
+            return base
+        (source,) = x.operands
+        return self.result.insert_like(x, [self._seen(source, base)])
 
     def _made(self, x: Node) -> Node:
         if _is_view(x):

@@ -38,6 +38,7 @@ def lower_for(
             whole=whole,
             ended=ended,
             places_parts=rules.places_parts,
+            fills_blocks=rules.fills_blocks,
             options=options,
             alignment=rules.alignment,
             segment=segment,

@@ -68,6 +68,7 @@ class CudaBackend(Backend):
         return LowerRules(
             lambda spec: template_of(spec, machine) is not None,
             alignment=ALIGNMENT,
+            fills_blocks=True,
             largest=limits.segment,
             multipliers=multipliers_of(machine),
             check=check,

@@ -73,6 +73,7 @@ class WgpuBackend(Backend):
         return LowerRules(
             lambda spec: template_of(spec, machine) is not None,
             alignment=GRANULE,
+            fills_blocks=True,
             largest=segment_of(machine),
             check=check,
         )
