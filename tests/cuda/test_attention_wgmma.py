@@ -12,6 +12,8 @@ from tests.cuda.attentions import Case, assert_near, planned
 from tests.cuda.ptx.device import Device
 
 MACHINE = Machine.without_card("sm_90a")
+is_by = "wgmma"
+"""The instruction that kernels multiply by."""
 
 
 def run(case, seed=0):
@@ -20,7 +22,7 @@ def run(case, seed=0):
     (kernel,) = plan.kernels
     spec, device = plan.spec(kernel), Device(seed)
     written = kernels.written(spec, MACHINE)
-    assert all("wgmma" in stage.ir for stage in written.stages)
+    assert all(is_by in stage.ir for stage in written.stages)
     names = {number: name for name, number in plan.leaves("input").items()}
     operands = [device.room(arrays[names[number]]) for number in kernel.operands]
     results = []
