@@ -21,8 +21,9 @@ from ..graph.errors import InternalError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.types import TensorType, TupleType
-from .blocks import fill_blocks
-from .groups import EPILOGUES, KINDS, Group, make_parts, number_between
+from .blocks import FilledBlocks
+from .groups import EPILOGUES, PLAIN, Fusing, Group, make_parts
+from .product_ends import ProductEnds
 from .roles import (
     LEAST_ROWS,
     Along,
@@ -31,15 +32,11 @@ from .roles import (
     is_for_products,
     is_of_rows,
     may_end,
-    roles,
     runs_along,
     seen_through,
     takes_one,
 )
 from .strided import Multipliers
-
-LARGEST = 96
-"""Nodes in one kernel: beyond that, registers run out and compiling takes longer than it saves."""
 
 LONGEST_ROW = 1 << 18
 """Elements of a row beyond which no cache keeps it: what is computed from its reduction reads it again in any case."""
@@ -49,183 +46,38 @@ def fuse(
     graph: Graph,
     ended: Collection[str] | None = None,
     multipliers: Multipliers | None = None,
-    places_parts: bool = False,
-    fills_blocks: bool = False,
+    fusing: Fusing = PLAIN,
 ) -> list[Group]:
     """The kernels of a graph, in an order in which they can run; those by index of the ops ``ended`` may have epilogues.
 
-    With ``places_parts`` a map that makes the parts of a concatenation takes in what is element-wise beside them; with ``fills_blocks`` kernels that
-    replace a block take in what it is computed by.
+    ``multipliers`` and ``fusing`` say what else the target's kernels can do.
     """
-    work = Fusion(graph, multipliers, places_parts)
+    work = _Fusion(graph, multipliers, fusing)
     work.epilogues()
     work.ends(ended_ops() if ended is None else ended)
     work.sides()
     work.rows()
     work.columns()
     work.maps()
-    if fills_blocks:
-        fill_blocks(work)
+    work.blocks()
     return work.ordered()
 
 
-class Fusion:
+class _Fusion(FilledBlocks, ProductEnds):
     """Groups of nodes, joined step by step."""
-
-    def __init__(
-        self, graph: Graph, multipliers: Multipliers | None, places_parts: bool = False
-    ) -> None:
-        self.graph = graph
-        self.places_parts = places_parts
-        self.nodes = list(graph.nodes)
-        self.roles = roles(graph, multipliers)
-        self.kept = {node.id for node in (*graph.outputs, *graph.updates.values())}
-        self.home: dict[int, int] = {}
-        self.groups: dict[int, Group] = {}
-        # A number for each group, larger than those of all that it needs: whoever looks for a way between two
-        # groups need not look beyond them.
-        self.order: dict[int, float] = {}
-        self.sources = [self._sources(node) for node in self.nodes]
-        self.readers: list[list[int]] = [[] for _ in self.nodes]
-        for node in self.nodes:
-            found = self.roles[node.id]
-            if found in ("leaf", "view", "part"):
-                continue
-            for source in self.sources[node.id]:
-                self.readers[source].append(node.id)
-            self.home[node.id] = node.id
-            self.order[node.id] = float(node.id)
-            self.groups[node.id] = Group(
-                KINDS[found], [node.id], self._space(node), self._axes(node)
-            )
-        for id, group in self.groups.items():
-            group.needs = {self.home[i] for i in self.sources[id] if i in self.home}
-
-    # ------------------------------------------------------------- what nodes read
-
-    def _sources(self, node: Node) -> tuple[int, ...]:
-        """The nodes whose values it reads, views seen through."""
-        found: dict[int, None] = {}
-        stack = list(reversed(node.inputs))
-        while stack:
-            i = stack.pop()
-            if self.roles[i] in ("view", "part"):
-                stack += reversed(self.nodes[i].inputs)
-            else:
-                found[i] = None
-        return tuple(found)
-
-    def _space(self, node: Node) -> Shape | None:
-        if isinstance(node.type, TupleType):
-            return None
-        if self.roles[node.id] == "reduce":
-            return self.nodes[node.inputs[0]].shape
-        return node.shape
-
-    def _axes(self, node: Node) -> tuple[int, ...] | None:
-        if self.roles[node.id] != "reduce":
-            return None
-        axes = node.attrs["axes"] if "axes" in node.attrs else (node.attrs["axis"],)
-        if axes == (None,):
-            return tuple(range(self.nodes[node.inputs[0]].rank))
-        return tuple(int(axis) for axis in axes)
-
-    def is_kept(self, id: int) -> bool:
-        """Whether a value must be in memory: as an output, directly or through a view."""
-        return id in self.kept or any(
-            self.roles[user.id] == "view" and self._view_is_kept(user)
-            for user in self.graph.users(id)
-        )
-
-    def _view_is_kept(self, view: Node) -> bool:
-        return view.id in self.kept or any(
-            self.roles[user.id] == "view" and self._view_is_kept(user)
-            for user in self.graph.users(view)
-        )
-
-    # ------------------------------------------------------------- joining
-
-    def _between(self, producer: int, consumer: int) -> set[int] | None:
-        """What a group needs that comes after another in the order; None where some of it needs that other one."""
-        low, found = self.order[producer], set[int]()
-        stack = [name for name in self.groups[consumer].needs if name != producer]
-        while stack:
-            name = stack.pop()
-            if name == producer:
-                return None
-            if name not in found and self.order[name] > low:
-                found.add(name)
-                stack += self.groups[name].needs
-        return found
-
-    def _after(self, producer: int, consumer: int) -> set[int]:
-        """What needs a group and comes before another in the order, that other one left out."""
-        high, found = self.order[consumer], set[int]()
-        stack = [producer]
-        while stack:
-            for id in self.groups[stack.pop()].nodes:
-                for reader in self.readers[id]:
-                    name = self.home[reader]
-                    if name not in found and name != producer and self.order[name] < high:
-                        found.add(name)
-                        stack.append(name)
-        return found
-
-    def may_join(self, producer: int, consumer: int) -> bool:
-        """No third group between them: nothing else the consumer needs comes after the producer."""
-        first, second = self.groups[producer], self.groups[consumer]
-        if len(first.nodes) + len(second.nodes) > LARGEST:
-            return False
-        return self._between(producer, consumer) is not None
-
-    def _reorder(self, producer: int, consumer: int) -> None:
-        """Make room for a group of both: what the consumer needs goes before it, what needs the producer after it.
-
-        Only these move, and among the places that they have: the rest of the order stays good (Pearce and Kelly's way).
-        """
-        before = self._between(producer, consumer)
-        if before is None:
-            raise InternalError("kernels would wait for each other in a circle")
-        after = self._after(producer, consumer)
-        moved = {*before, *after, producer, consumer}
-        places = sorted(self.order[name] for name in moved)
-        first, last = (sorted(names, key=self.order.__getitem__) for names in (before, after))
-        for name, place in zip([*first, producer], places, strict=False):
-            self.order[name] = place
-        for name, place in zip(reversed(last), reversed(places), strict=False):
-            self.order[name] = place
-        del self.order[consumer]
-
-    def join(self, producer: int, consumer: int, kind: str) -> None:
-        """Make one group of two; it goes by the producer's name."""
-        if self.order[producer] < self.order[consumer]:
-            self._reorder(producer, consumer)
-        else:
-            self._reorder(consumer, producer)
-            self.order[producer] = self.order.pop(consumer)
-        first, second = self.groups[producer], self.groups.pop(consumer)
-        first.kind = kind
-        first.nodes = sorted([*first.nodes, *second.nodes])
-        first.needs = (first.needs | second.needs) - {producer, consumer}
-        first.axes = first.axes if first.axes is not None else second.axes
-        for id in second.nodes:
-            self.home[id] = producer
-        for id in second.nodes:
-            for reader in self.readers[id]:
-                group = self.groups[self.home[reader]]
-                group.needs.discard(consumer)
-                if group is not first:
-                    group.needs.add(producer)
 
     # ------------------------------------------------------------- epilogues
 
     def epilogues(self) -> None:
-        """Element-wise nodes that read the result of a contraction or an attention, and those that read them."""
+        """Element-wise nodes that read the result of a contraction or an attention, and those that read them; after products what else a target's kernels end with."""
         for node in self.nodes:
             if self.roles[node.id] not in ("contract", "attention"):
                 continue
             if not isinstance(node.type, TupleType):
                 self._take_readers(node)
+                if node.op.name == "dot_general":
+                    self._take_joins(node)
+                    self._take_gates(node)
                 self._trim(node.id)
 
     def ends(self, ended: Collection[str]) -> None:
@@ -234,7 +86,7 @@ class Fusion:
         They come after contractions: a weight's gradient that is both is the product's to add up.
         """
         for node in self.nodes:
-            if may_end(node, ended) and not self.is_kept(node.id):
+            if may_end(node, ended) and not self._is_kept(node.id):
                 self._take_readers(node)
                 if self._is_stored(node.id, node.id, node.id):
                     for id in reversed(self.groups[node.id].nodes[1:]):
@@ -247,7 +99,7 @@ class Fusion:
         while waiting:
             reader = waiting.pop(0)
             if self._is_epilogue(reader, node):
-                self.join(node.id, reader, self.groups[node.id].kind)
+                self._join(node.id, reader, self.groups[node.id].kind)
                 waiting += self.readers[reader]
 
     def _trim(self, name: int) -> None:
@@ -258,7 +110,7 @@ class Fusion:
             for id in reversed(self.groups[name].nodes[1:]):
                 inside = [i for i in self.sources[id] if self.home.get(i) == name]
                 read_here = any(self.home[reader] == name for reader in self.readers[id])
-                if read_here or self.is_kept(id):
+                if read_here or self._is_kept(id):
                     continue
                 if is_for_products(self.nodes[id], [self.roles[i] for i in self.readers[id]]):
                     continue
@@ -270,48 +122,23 @@ class Fusion:
     def _is_stored(self, id: int, name: int, but: int) -> bool:
         """Whether a value of a group is written in any case, whatever becomes of one reader."""
         others = (reader for reader in self.readers[id] if reader != but)
-        return self.is_kept(id) or any(self.home[reader] != name for reader in others)
-
-    def _give_back(self, name: int, id: int) -> None:
-        """Make a node of a group a group of its own again."""
-        group, node = self.groups[name], self.nodes[id]
-        group.nodes.remove(id)
-        self.home[id] = id
-        alone = Group(KINDS[self.roles[id]], [id], self._space(node), self._axes(node))
-        alone.needs = {self.home[i] for i in self.sources[id] if i in self.home}
-        self.groups[id] = alone
-        others = [self.order[self.home[i]] for i in self.readers[id] if self.home[i] != name]
-        start, end = self.order[name], min(others, default=self.order[name] + 1.0)
-        self.order[id] = number_between(start, end, set(self.order.values()))
-        group.needs = {
-            self.home[i] for own in group.nodes for i in self.sources[own] if i in self.home
-        } - {name}
-        for reader in self.readers[id]:
-            needing = self.groups[self.home[reader]]
-            needing.needs = {
-                self.home[i] for own in needing.nodes for i in self.sources[own] if i in self.home
-            } - {self.home[reader]}
+        return self._is_kept(id) or any(self.home[reader] != name for reader in others)
 
     def _is_epilogue(self, reader: int, product: Node) -> bool:
         """Whether a node can be computed where a product is written: for each element, from that element."""
         node = self.nodes[reader]
-        if self.home[reader] != reader or self.roles[reader] != "point":
+        if self.home[reader] != reader or self.roles[reader] != "point" or reader in self.late:
             return False
         if "elementwise" not in node.op.traits or node.shape != product.shape:
             return False
         inside = {i for i in self.sources[reader] if self.home.get(i) == product.id}
         if not inside or self._looks_through(node, inside):
             return False  # from another element
-        return self.may_join(product.id, reader)
+        return self._may_join(product.id, reader)
 
     def _looks_through(self, node: Node, inside: set[int]) -> bool:
         """Whether a node reads one of these values through a view, be it beside the value itself."""
         return any(self._is_seen(x, inside) for x in node.operands)
-
-    def _is_seen(self, x: Node, inside: set[int]) -> bool:
-        """Whether a node is a view of one of these values."""
-        is_view = self.roles[x.id] in ("view", "part")
-        return is_view and not inside.isdisjoint(self.sources[x.id])
 
     def sides(self) -> None:
         """Element-wise nodes that only an epilogue reads, such as the moments that an optimizer scales: it computes them."""
@@ -319,7 +146,7 @@ class Fusion:
             if self.roles[node.id] != "point" or "elementwise" not in node.op.traits:
                 continue
             homes = {self.home[reader] for reader in self.readers[node.id]}
-            if len(homes) != 1 or self.home[node.id] in homes or self.is_kept(node.id):
+            if len(homes) != 1 or self.home[node.id] in homes or self._is_kept(node.id):
                 continue
             (consumer,) = homes
             group = self.groups[consumer]
@@ -327,9 +154,9 @@ class Fusion:
             alike = group.kind in EPILOGUES and group.space == node.shape
             if alike and directly and self._reads_elements(node, group):
                 producer = self.home[node.id]
-                if self.groups[producer].nodes == [node.id] and self.may_join(producer, consumer):
+                if self.groups[producer].nodes == [node.id] and self._may_join(producer, consumer):
                     space = group.space
-                    self.join(producer, consumer, group.kind)
+                    self._join(producer, consumer, group.kind)
                     self.groups[producer].space = space
 
     def _reads_elements(self, node: Node, group: Group) -> bool:
@@ -383,9 +210,9 @@ class Fusion:
             return False
         if self._is_long(space, axes) and not self._hands_over(producer, consumer, space):
             return False
-        if not self.may_join(producer, consumer):
+        if not self._may_join(producer, consumer):
             return False
-        self.join(producer, consumer, "rows")
+        self._join(producer, consumer, "rows")
         self.groups[producer].space = space
         self.groups[producer].axes = axes
         return True
@@ -478,7 +305,7 @@ class Fusion:
             for home in dict.fromkeys(homes):
                 if home is not None and self._sums_rows_of(own, home):
                     space, axes = self.groups[home].space, self.groups[home].axes
-                    self.join(home, own, "rows")
+                    self._join(home, own, "rows")
                     self.groups[home].space, self.groups[home].axes = space, axes
                     break
 
@@ -494,7 +321,7 @@ class Fusion:
         if self._finds(rows) or own in rows.needs:
             return False
         # Neither need come after the other: both may read the same.
-        return self.may_join(*sorted((home, own), key=self.order.__getitem__))
+        return self._may_join(*sorted((home, own), key=self.order.__getitem__))
 
     # ------------------------------------------------------------- maps
 
@@ -504,7 +331,7 @@ class Fusion:
             if self.roles[node.id] != "point" or node.id not in self.home:
                 continue
             own = self.home[node.id]
-            if self.groups[own].kind != "map" or self.is_kept(node.id):
+            if self.groups[own].kind != "map" or self._is_kept(node.id):
                 continue
             homes = {self.home[reader] for reader in self.readers[node.id]} - {own}
             if len(homes) != 1:
@@ -512,8 +339,8 @@ class Fusion:
             consumer = next(iter(homes))
             if self.groups[consumer].kind != "map" or self._spreads(node, consumer):
                 continue
-            if self.may_join(own, consumer):
-                self.join(own, consumer, "map")
+            if self._may_join(own, consumer):
+                self._join(own, consumer, "map")
                 self.groups[own].space = self._last_space(own)
 
         self._siblings()
@@ -529,12 +356,12 @@ class Fusion:
                     continue
                 first, second = self.groups[producer], self.groups[consumer]
                 alike = first.space == second.space or (
-                    self.places_parts and make_parts(self.nodes, first, second)
+                    self.fusing.places_parts and make_parts(self.nodes, first, second)
                 )
                 if first.kind != "map" or second.kind != "map" or not alike:
                     continue
-                if self.may_join(producer, consumer):
-                    self.join(producer, consumer, "map")
+                if self._may_join(producer, consumer):
+                    self._join(producer, consumer, "map")
 
     def _spreads(self, node: Node, consumer: int) -> bool:
         """Whether a kernel would compute it more than once for each of its elements."""

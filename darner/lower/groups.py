@@ -22,6 +22,28 @@ KINDS: dict[Role, str] = {
     "host": "host",
 }
 
+
+@dataclass(frozen=True)
+class Fusing:
+    """What kernels of a target can do besides what all can; as it stands, nothing.
+
+    Attributes:
+        places_parts: a map that makes the parts of a concatenation writes each where it belongs, and takes in what is element-wise beside them.
+        joins: a product whose epilogue makes all parts of a concatenation writes that.
+        halves: a product's epilogue may read both halves of its columns in pairs, as a gate does.
+        blocks: kernels that replace a block of a value compute the block, of what is element-wise before it.
+        recomputes: what only later kernels need of a product's sums is theirs to compute, where that is fewer bytes (``lower.recompute``).
+    """
+
+    places_parts: bool = False
+    joins: bool = False
+    halves: bool = False
+    blocks: bool = False
+    recomputes: bool = False
+
+
+PLAIN = Fusing()
+
 EPILOGUES = ("contract", "attention", "index")
 """Kinds of kernels that may end with what is element-wise after them."""
 

@@ -27,6 +27,7 @@ from ..graph.node import Node
 from ..graph.parts import Parts
 from ..graph.types import TensorType
 from .commit import committed, index_bounds
+from .groups import PLAIN, Fusing
 from .loops import STACKED, body_graph, without_lines
 from .memory import Request, plan_arena
 from .plan import ALIGNMENT, Buffer, Kernel, Plan, Spec, copy_spec, may_share
@@ -41,8 +42,7 @@ def lower(  # many parameters: all but the graph are what a backend asks for, by
     target: str = "reference",
     whole: Collection[str] | None = None,
     ended: Collection[str] | None = None,
-    places_parts: bool = False,
-    fills_blocks: bool = False,
+    fusing: Fusing = PLAIN,
     options: Mapping[str, Any] | None = None,
     alignment: int = ALIGNMENT,
     segment: int | None = None,
@@ -52,7 +52,7 @@ def lower(  # many parameters: all but the graph are what a backend asks for, by
     """The plan of a graph whose sizes are all known.
 
     ``whole`` names the composites for which the target has kernels of their own, ``ended`` the ops by index whose kernels may end with what is
-    element-wise after them; ``places_parts`` says that maps write each part of a concatenation where it belongs, ``fills_blocks`` that kernels which replace a block compute it. Every value of the arena begins at a
+    element-wise after them; ``fusing`` says what else its kernels can do. Every value of the arena begins at a
     multiple of ``alignment`` bytes, and with ``segment`` none lies across a multiple of that many. ``stored`` says of which parameters or states a leaf
     is made that holds several side by side, for a target that keeps them so, and ``multipliers`` which contractions read operands of fewer bits than f32 where they lie.
 
@@ -69,8 +69,7 @@ def lower(  # many parameters: all but the graph are what a backend asks for, by
         target,
         whole,
         ended,
-        places_parts,
-        fills_blocks,
+        fusing,
         alignment,
         segment,
         stored or {},
@@ -86,8 +85,7 @@ class _Rules:
     target: str
     whole: Collection[str] | None
     ended: Collection[str] | None
-    places_parts: bool
-    fills_blocks: bool
+    fusing: Fusing
     alignment: int
     segment: int | None
     stored: Mapping[str, Parts]
@@ -95,7 +93,7 @@ class _Rules:
 
     def plan(self, graph: Graph, options: dict[str, Any]) -> Plan:
         """The plan of a graph."""
-        prepared = prepare(graph, self.whole)
+        prepared = prepare(graph, self.whole, recomputes=self.fusing.recomputes)
         works, commit = committed(prepared, self._kernels(prepared))
         made = _Assembly(prepared, works, commit, self)
         made.name_parts(self.stored)
@@ -107,7 +105,7 @@ class _Rules:
         What fails in it fails for the whole kernel, which stands before the commit point: the plan needs none.
         """
         graph = body_graph(kernel)
-        prepared = prepare(graph, self.whole)
+        prepared = prepare(graph, self.whole, recomputes=self.fusing.recomputes)
         works = sorted(
             self._kernels(prepared), key=lambda work: not _only_stacks_leaves(prepared, work)
         )
@@ -115,7 +113,7 @@ class _Rules:
         return made.plan(graph, {}, all_in_place=True)
 
     def _kernels(self, prepared: Graph) -> list[Work]:
-        return kernels(prepared, self.ended, self.multipliers, self.places_parts, self.fills_blocks)
+        return kernels(prepared, self.ended, self.multipliers, self.fusing)
 
 
 def _only_stacks_leaves(graph: Graph, work: Work) -> bool:

@@ -17,7 +17,7 @@ from ..graph.text.attributes import attribute_text
 from ..graph.types import TupleType
 from ..ops.faults import can_fail
 from .fuse import fuse
-from .groups import Group
+from .groups import PLAIN, Fusing, Group
 from .roles import roles
 from .strided import Multipliers
 
@@ -54,13 +54,12 @@ def kernels(
     graph: Graph,
     ended: Collection[str] | None = None,
     multipliers: Multipliers | None = None,
-    places_parts: bool = False,
-    fills_blocks: bool = False,
+    fusing: Fusing = PLAIN,
 ) -> list[Work]:
     """The kernels of a prepared graph, in an order in which they can run.
 
     A view that is an output is copied by a kernel of its own. ``ended`` are the ops by index whose kernels may have epilogues,
-    ``multipliers`` those of the target; for ``places_parts`` and ``fills_blocks`` see ``fuse``.
+    ``multipliers`` those of the target; for ``fusing`` see ``fuse``.
 
     >>> import darner
     >>> g = darner.Graph()
@@ -70,7 +69,7 @@ def kernels(
     >>> [(work.kind, len(work.nodes)) for work in kernels(prepare(g))]
     [('contract', 2)]
     """
-    groups = fuse(graph, ended, multipliers, places_parts, fills_blocks)
+    groups = fuse(graph, ended, multipliers, fusing)
     found = roles(graph, multipliers)
     outside = _read_outside(graph, groups, found)
     bodies = _Bodies(graph, outside, found)

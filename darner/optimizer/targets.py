@@ -36,6 +36,7 @@ class Target:
         vector: the share of ``flops`` that element-wise work reaches.
         half: how many times faster contractions of 16-bit floats are.
         slow: ops for which it has no kernel of their own, and how many times longer what they consist of takes.
+        wide: whether each kernel has the whole machine: what two of them read comes from memory twice, and each ends with processors that wait for the last.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Target:
     vector: float = 0.25
     half: float = 1.0
     slow: Mapping[str, float] = field(default_factory=dict, hash=False)
+    wide: bool = False
 
     def seconds(self, flops: float, bytes: float, launches: float = 1.0) -> float:
         """The least time that the work takes."""
@@ -69,13 +71,14 @@ def target(  # many parameters: a target's record, field by field
     vector: float = 0.25,
     half: float = 1.0,
     slow: Mapping[str, float] | None = None,
+    wide: bool = False,
 ) -> Target:
     """Declare a target, which ``optimize(graph, target=name)`` then knows."""
     if name in TARGETS:
         raise NameTakenError(f"there is a target '{name}' already")
     if min(flops, bandwidth, vector, half) <= 0 or launch < 0:
         raise ArgumentError(f"target '{name}' needs positive rates and a launch time of at least 0")
-    made = Target(name, flops, bandwidth, launch, vector, half, dict(slow or {}))
+    made = Target(name, flops, bandwidth, launch, vector, half, dict(slow or {}), wide)
     TARGETS[name] = made
     return made
 
@@ -158,4 +161,4 @@ def _fitted(made: Target, rows: list[Measurement], by_flops: list[bool]) -> Targ
 target("cpu", flops=240e9, bandwidth=30e9, launch=0.5e-6, slow={"winograd_conv": 6.0})
 target("wgpu", flops=8e12, bandwidth=400e9, launch=4e-6, half=2.0)
 # An H200: a launch inside a graph, copies of f32, multiply-adds as far as they were reached; tensor cores do 700 TFLOP/s of bf16.
-target("cuda", flops=50e12, bandwidth=4e12, launch=1.2e-6, half=14.0)
+target("cuda", flops=50e12, bandwidth=4e12, launch=1.2e-6, half=14.0, wide=True)

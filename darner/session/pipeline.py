@@ -201,8 +201,8 @@ class Pipeline:
         """The parameters that this session may store side by side, and the others that would like it."""
         config = self.config
         backend = backend_of(config.device)
-        offered = backend.rules(backend.machine(config.device)).side_by_side
-        if config.side_by_side is False or config.level < 2 or not offered:
+        rules = backend.rules(backend.machine(config.device))
+        if config.side_by_side is False or config.level < 2 or not rules.side_by_side:
             return Wishes()
         return wishes_of(
             self._unbound,
@@ -211,6 +211,7 @@ class Pipeline:
             names,
             keep=keep,
             everywhere=config.side_by_side is True,
+            largest=rules.largest,
         )
 
     def _inference(self, timed: Timed, options: dict[str, Any]) -> Plans:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import darner
+from darner.backends.base.lowering import lower_for, written_specs
 from darner.backends.cuda import kernels
 from darner.backends.cuda.code import to_ptx
 from darner.backends.cuda.contract.dots import step_of
@@ -57,10 +58,10 @@ def test_blocks_of_a_cluster_add_up_what_they_have(layout, dtype):
     assert_near(found[1], np.maximum(x, 0), 1e-6)
 
 
-def run_as_ptx(spec, arrays, write):
+def run_as_ptx(spec, arrays, write, cluster=3):
     """The results of a spec's only launch, as a card has them."""
     (stage,) = write(spec, HOPPER).stages
-    assert stage.cluster == (3, 1, 1)
+    assert stage.cluster == (cluster, 1, 1)
     device = Device()
     operands = [device.room(arrays[name]) for name in names_of(spec, arrays)]
     shapes = [[int(size) for size in out.shape] for out in spec.body.outputs]
@@ -148,3 +149,27 @@ def test_narrow_products_keep_most_of_a_card_busy():
         steps = step_of(layout)
         blocks = -(-found.n // (steps.columns * cut.across)) * cut.parts
         assert blocks >= 60, cut.name
+
+
+def gate(graph, found):
+    half = found.shape[-1] // 2
+    return [(found[:, :half].silu() * found[:, half:]).cast("bf16")]
+
+
+@pytest.mark.parametrize("layout", ["NN", "NT"])
+@pytest.mark.parametrize("cut", [FewCut(2, 1, 1, 2), FewCut(4, 1, 1, 1)], ids=lambda cut: cut.name)
+def test_a_gate_takes_sums_in_pairs(layout, cut, monkeypatch):
+    graph = product(3, 144, 328, layout, finish=gate)
+    arrays = arrays_of(graph)
+    x = wanted_product(arrays, layout)
+    found = run_as_ptx(gated_spec(graph), arrays, by(cut), cluster=1)[0]
+    wanted = x[:, :72] / (1 + np.exp(-x[:, :72])) * x[:, 72:]
+    assert_near(found.astype(np.float64), wanted, 3e-3)
+
+
+def gated_spec(graph):
+    plan = lower_for("cuda:emulated", graph)
+    (spec,) = (spec for _, spec in written_specs(plan) if spec.kind == "contract")
+    assert len(plan.kernels) == 1
+    assert kernels.template_of(spec, HOPPER) is FEW_CONTRACT
+    return spec

@@ -5,6 +5,7 @@ import pytest
 
 import darner
 from darner import Graph
+from darner.lower.groups import Fusing
 from darner.lower.prepare import prepare
 from darner.lower.specs import kernels
 
@@ -24,14 +25,14 @@ def kinds(graph, **options):
 
 def test_what_a_block_is_computed_by_is_one_kernel_with_it():
     g = decoder(lambda g, new, cache: (new * 2.0).exp())
-    assert kinds(g).count("map") == kinds(g, fills_blocks=True).count("map") + 1
-    (index,) = (w for w in kernels(prepare(g), fills_blocks=True) if w.kind == "index")
+    assert kinds(g).count("map") == kinds(g, fusing=Fusing(blocks=True)).count("map") + 1
+    (index,) = (w for w in kernels(prepare(g), fusing=Fusing(blocks=True)) if w.kind == "index")
     assert [node.op.name for node in index.body.nodes].count("exp") == 1
 
 
 def test_a_block_that_is_made_of_what_it_replaces_is_computed_before():
     g = decoder(lambda g, new, cache: g.concat([cache[:1], cache[1:2]], 1) + new)
-    assert kinds(g) == kinds(g, fills_blocks=True)
+    assert kinds(g) == kinds(g, fusing=Fusing(blocks=True))
 
 
 def test_a_block_that_is_read_elsewhere_is_computed_once():
@@ -39,7 +40,7 @@ def test_a_block_that_is_read_elsewhere_is_computed_once():
     cache, position = g.state("cache", (6, 4)), g.input("position", (1,), "u32")
     new = g.input("new", (1, 4)).tanh()
     g.set_outputs([g.cache_write(new, cache, position).sum(), new.exp()])
-    assert kinds(g) == kinds(g, fills_blocks=True)
+    assert kinds(g) == kinds(g, fusing=Fusing(blocks=True))
 
 
 @pytest.mark.parametrize("device", ["cuda:emulated", "cpu"])

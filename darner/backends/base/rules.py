@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sys import maxsize
 
 from ...graph.graph import Graph
+from ...lower.groups import PLAIN, Fusing
 from ...lower.plan import ALIGNMENT, Plan, Spec
 from ...lower.strided import Multipliers
 
@@ -28,8 +29,7 @@ class LowerRules:
         alignment: where every value of the arena begins at a multiple of, in bytes.
         largest: bytes of its largest piece of memory; a larger arena lies in several.
         ended: the ops by index whose kernels may end with what is element-wise after them.
-        places_parts: whether its maps write each part of a concatenation where it belongs, as they compute it.
-        fills_blocks: whether kernels that replace a block of a value compute the block, of what is element-wise before it.
+        fusing: what its kernels can do besides; a plan in which a product cannot read halves in pairs has none that does.
         side_by_side: whether its programs keep several parameters in one buffer, each known by its own name (``Buffer.parts``).
         multipliers: which contractions read operands of fewer bits than f32 where they lie; all that there are, when left out.
         check: raises where a value of a plan, made of a graph, is more than the device can hold.
@@ -39,8 +39,7 @@ class LowerRules:
     alignment: int = ALIGNMENT
     largest: int = maxsize
     ended: Collection[str] = ()
-    places_parts: bool = False
-    fills_blocks: bool = False
+    fusing: Fusing = PLAIN
     side_by_side: bool = False
     multipliers: Multipliers | None = None
     check: Callable[[Plan, Graph], None] = _fits

@@ -54,22 +54,25 @@ class CudaBackend(Backend):
 
     def rules(self, machine: Machine) -> LowerRules:
         """It runs what a template has code for, as far as its memory goes."""
+        from ...lower.groups import Fusing
         from ..base.limits import check_loops, check_values
         from ..base.rules import LowerRules
-        from .kernels import limits_of, multipliers_of, template_of
-        from .machine import ALIGNMENT
+        from .kernels import limits_of, multipliers_of, runs
+        from .machine import ALIGNMENT, TENSOR_CORES
 
         limits = limits_of(machine)
+        cores = machine.capability >= TENSOR_CORES
 
         def check(plan: Plan, graph: Graph) -> None:
             check_loops(plan)
             check_values(plan, graph, limits)
 
         return LowerRules(
-            lambda spec: template_of(spec, machine) is not None,
+            lambda spec: runs(spec, machine),
             alignment=ALIGNMENT,
-            fills_blocks=True,
             largest=limits.segment,
+            fusing=Fusing(joins=True, halves=cores, blocks=True, recomputes=True),
+            side_by_side=True,
             multipliers=multipliers_of(machine),
             check=check,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...codegen.simt import families
+from ...codegen.simt.contract.product import in_halves
 from ...codegen.simt.dispatch import Written
 from ...codegen.simt.template import Template
 from ...graph.errors import UnsupportedError
@@ -36,6 +37,12 @@ def template_of(spec: Spec, machine: Machine) -> Template | None:
         return None
     own = next((template for template in OWN if template.fits(spec, machine)), None)
     return own or families.template_of(spec, machine)
+
+
+def runs(spec: Spec, machine: Machine) -> bool:
+    """Whether there is good code for a spec: sums are taken in pairs by products on tensor cores and of a few rows, and by no others."""
+    found = template_of(spec, machine)
+    return found in (FEW_CONTRACT, TENSOR_CONTRACT) if in_halves(spec) else found is not None
 
 
 def written(spec: Spec, machine: Machine) -> Written:

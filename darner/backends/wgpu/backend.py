@@ -60,6 +60,7 @@ class WgpuBackend(Backend):
         """It runs what a template has code for, within the limits of its buffers."""
         from ...codegen.simt.families import template_of
         from ...codegen.simt.machine import GRANULE
+        from ...lower.groups import Fusing
         from ..base.limits import check_loops, check_values
         from ..base.rules import LowerRules
         from .kernels import check_types
@@ -73,8 +74,9 @@ class WgpuBackend(Backend):
         return LowerRules(
             lambda spec: template_of(spec, machine) is not None,
             alignment=GRANULE,
-            fills_blocks=True,
             largest=segment_of(machine),
+            fusing=Fusing(joins=True, blocks=True, recomputes=True),
+            side_by_side=True,
             check=check,
         )
 

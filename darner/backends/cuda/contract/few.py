@@ -82,7 +82,7 @@ class Extent:
     """What a block has of a product.
 
     Attributes:
-        width: columns.
+        width: columns; of a product in halves, those of the first and then those of the second.
         each: steps of the terms of a part.
         total: steps of all terms.
     """
@@ -113,6 +113,7 @@ def rows_of(product: Product, step: Step, cut: FewCut, memory: Memory) -> Rows:
 def cuts_of(product: Product, step: Step, machine: Machine) -> list[FewCut]:
     """How a product may be shared out: what is expected to be best first; none where its rows have no room in shared memory."""
     total = ceil_div(product.k, step.terms)
+    clusters = machine.capability >= CLUSTERS and not machine.emulated
     nowhere = Memory("rows", dtypes.u32, vector=4)
     pieces = PIECES if product.m <= MOST_ROWS // 2 or step.itemsize == 2 else PIECES // 2
     found = []
@@ -121,6 +122,8 @@ def cuts_of(product: Product, step: Step, machine: Machine) -> list[FewCut]:
             for parts in range(1, MOST_PARTS + 1):
                 deep = warps // across
                 each = ceil_div(total, parts)
+                if product.halves and not (across % 2 == 0 and (parts == 1 or clusters)):
+                    continue
                 if not deep or (parts > 1 and ceil_div(total, each) < parts):
                     continue
                 ahead = max(1, min(pieces // step.pieces, ceil_div(each, deep)))
@@ -188,6 +191,8 @@ class FewKernel:
         self.builder = b = dispatch.builder
         self.cores, self.streaming = tools
         self.step = step_of(layout)
+        # Of a product in halves, a column is a column of either.
+        self.taken, self.values = product.taken, len(product.halves) or 1
         self.extent = Extent.of(product, self.step, cut)
         unplaced = rows_of(product, self.step, cut, Memory("rows", dtypes.u32, vector=4))
         items = ceil_div(shared_words(product, self.step, cut, unplaced), 4)
@@ -203,16 +208,21 @@ class FewKernel:
     @property
     def groups(self) -> int:
         """Blocks of the launch."""
-        return ceil_div(self.product.n, self.extent.width) * self.product.count * self.cut.parts
+        return ceil_div(self.taken.n, self.width) * self.product.count * self.cut.parts
+
+    @property
+    def width(self) -> int:
+        """Columns of a block, of either half."""
+        return self.extent.width // self.values
 
     def _place(self) -> Place:
         b, cut, extent = self.builder, self.cut, self.extent
         tile, part = b.let(b.group // cut.parts, "tile"), b.let(b.group % cut.parts, "part")
-        across = ceil_div(self.product.n, extent.width)
+        across = ceil_div(self.taken.n, self.width)
         batch: Number = b.let(tile // across, "matrix") if self.product.count > 1 else 0
         first = b.let(part * extent.each, "first")
         stop = b.let(b.min(first + extent.each, extent.total), "stop")
-        return Place(batch, b.let(tile % across * extent.width, "column"), part, first, stop)
+        return Place(batch, b.let(tile % across * self.width, "column"), part, first, stop)
 
     def write(self, sink: SinkOf, layout: Layout | None) -> None:
         """Write the kernel; ``layout`` is how the rows lie, where they lie in pieces along the terms."""
@@ -221,7 +231,12 @@ class FewKernel:
         dots = dots_of(self.dispatch, self.streaming, self.cores, self.columns, self.rows)
         slice_ = b.let(self.warp % cut.deep, "slice")
         own = b.let(self.warp // cut.deep, "own")
-        dots.start(self.place.batch, b.let(self.place.column + own * self.step.columns))
+        column: Value = b.let(self.place.column + own * self.step.columns)
+        if self.product.halves:
+            half = b.let(own // (cut.across // 2), "half")
+            inside = own % (cut.across // 2) * self.step.columns
+            column = b.let(half * self.taken.n + self.place.column + inside)
+        dots.start(self.place.batch, column)
         self._write_loop(dots, slice_, layout)
         b.barrier()
         first = b.let(slice_ * self._count + own * self.step.columns)
@@ -309,27 +324,27 @@ class FewKernel:
     def _write_results(self, sink: Sink) -> None:
         """Add up what warps and blocks have, and hand it on."""
         b, cut, unit = self.builder, self.cut, sink.unit
-        across = self.extent.width // unit
-        items = self.product.m * across
+        across = self.width // unit
         joined = cut.parts > 1 and self.streaming.clusters
         if joined:
-            with b.for_(b.local, items, cut.threads, name="o") as o:
+            with b.for_(b.local, self._count // unit, cut.threads, name="o") as o:
                 totals = self._own(b.let(o * unit), unit)
                 self._numbers(unit)[b.let(o + self._joined // unit)] = b.vector(totals)
             self.streaming.sync_cluster()
         first = b.let(self.streaming.rank() * cut.threads + b.local) if joined else b.local
         step = cut.threads * (cut.parts if joined else 1)
-        with b.for_(first, items, step, name="o") as o:
+        with b.for_(first, self.product.m * across, step, name="o") as o:
             row: Number = b.let(o // across) if self.product.m > 1 else 0
             inside = b.let(o % across * unit)
             column = b.let(self.place.column + inside)
-            at = b.let(o * unit)
-            if joined:
-                totals = self._of_all(b.let(at + self._joined), unit)
-            else:
-                totals = self._own(at, unit)
-            with b.if_(column < self.product.n if self.product.n % self.extent.width else None):
-                sink.write(sink.line(self.place.batch, row), column, totals)
+            sums: list[Value] = []
+            for value in range(self.values):
+                at = b.let(b.index(row) * self.extent.width + inside + value * self.width)
+                sums += (
+                    self._of_all(b.let(at + self._joined), unit) if joined else self._own(at, unit)
+                )
+            with b.if_(column < self.taken.n if self.taken.n % self.width else None):
+                sink.write(sink.line(self.place.batch, row), column, sums)
         if joined:
             # Nobody ends while others read its shared memory.
             self.streaming.sync_cluster()

@@ -29,14 +29,17 @@ MOST_VARIANTS = 8
 
 def few_product(spec: Spec, machine: Machine) -> tuple[Product, Layout] | None:
     """The product of a spec with few rows as its rows, and how the matrix lies; None where it is no such product, or the matrix does not lie in whole 16 bytes."""
-    product = memory_product(spec, machine, tf32=False)
+    product = memory_product(spec, machine, halves=True)
     if product is None:
         return None
-    few = product if product.m <= product.n else product.turned()
+    few = product if product.m <= product.n or product.halves else product.turned()
     if few.m > MOST_ROWS or few.n * few.k < LEAST:
         return None
     layout = layout_of(few, 1)
     if layout is None or (layout.along == "summed" and few.k % layout.piece):
+        return None
+    pieces = layout.piece if layout.along == "free" else 1
+    if few.halves and few.n // 2 % pieces:
         return None
     return few, layout
 
@@ -45,7 +48,7 @@ def write_few(
     spec: Spec, machine: Machine, product: Product, layout: Layout, cut: FewCut
 ) -> Written:
     """The launches of a product."""
-    dispatch = Dispatch(spec, machine, threads=cut.threads, whole=product.in_fours)
+    dispatch = Dispatch(spec, machine, threads=cut.threads, whole=product.taken.in_fours)
     cores = cores_of(dispatch.builder, machine, 0)
     streaming = streaming_of(dispatch.builder, machine)
     joined = cut.parts == 1 or streaming.clusters

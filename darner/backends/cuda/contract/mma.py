@@ -329,7 +329,9 @@ def write_mma(
     own = _Warp(b, cores, tile, "tf32" if dtype is dtypes.f32 else dtype.name, readers)
     total = ceil_div(product.k, ROW // dtype.itemsize)
     _write_loop(cores, own, loaders, *raster.blocks(b, place.part, total))
-    corner = Corner(place.batch, b.let(place.row + row), b.let(place.column + column))
+    values = len(product.halves) or 1
+    first = b.let((place.column + column) // values)
+    corner = Corner(place.batch, b.let(place.row + row), first)
     room = Room(b.let(cores.base + warp * (tile.wm * tile.wn * 4)), tile.wn)
     took.begin()
     FragmentWriter(b, cores, product, room).write(took, corner, own.sums)

@@ -101,13 +101,16 @@ def ranked(product: Product, layouts: tuple[Layout, Layout], machine: Machine) -
     found: list[Cut] = []
     if machine.arch == "sm_90a" and not machine.emulated and all(x.tiled for x in layouts):
         for tile in WGMMA_TILES:
-            if _has_room(tile, layouts, machine):
+            pairs = not product.halves or tile.bn % 128 == 0
+            if pairs and _has_room(tile, layouts, machine):
                 found += _wgmma_cuts(product, tile, layouts, machine)
     if not found:
         tiles = [tile for tile in MMA_TILES if tile.shared_bytes <= machine.most_shared]
         if machine.emulated:
             # Compiling takes longer there than running.
             tiles = [tile for tile in tiles if tile.wm * tile.wn <= 1024]
+        if product.halves:
+            tiles = [tile for tile in tiles if product.n % tile.wn == 0]
         parts = _parts(product, layouts[0].dtype.itemsize)
         found = [MmaCut(tile, count) for tile in tiles for count in parts]
     return sorted(found, key=lambda cut: expected(product, layouts, cut, machine))
@@ -146,6 +149,8 @@ def ranked_plain(product: Product, machine: Machine) -> list[FmaCut]:
 
 def _parts(product: Product, itemsize: int) -> list[int]:
     """The numbers of parts that sums may be cut into: no part is empty."""
+    if product.halves:
+        return [1]
     blocks = ceil_div(product.k, 128 // itemsize)
     found, parts = {1}, 2
     while parts <= MOST_PARTS and blocks // parts >= LEAST_BLOCKS:

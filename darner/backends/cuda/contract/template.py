@@ -34,7 +34,7 @@ from .wgmma import MappedSource, WgmmaCut, WgmmaKernel
 
 def tensor_product(spec: Spec, machine: Machine) -> Product | None:
     """The product of a spec, if a machine's tensor cores multiply its operands: both of bf16, both of f16, or both rounded to tf32."""
-    product = memory_product(spec, machine, tf32=True)
+    product = memory_product(spec, machine, tf32=True, halves=True)
     kind = None if product is None else product.operands[0].leaf.dtype.name
     if product is None or kind not in ("bf16", "f16", "f32"):
         return None
@@ -48,17 +48,19 @@ def tensor_product(spec: Spec, machine: Machine) -> Product | None:
 
 def plain_product(spec: Spec, machine: Machine) -> Product | None:
     """The product of a spec, if its operands are f32 and it is large enough to be worth tiles that copies bring."""
-    product = memory_product(spec, machine, tf32=False)
+    product = memory_product(spec, machine)
     if product is None or product.operands[0].leaf.dtype is not dtypes.f32:
         return None
     return product if min(product.m, product.n, product.k) >= LEAST_PLAIN else None
 
 
-def memory_product(spec: Spec, machine: Machine, *, tf32: bool) -> Product | None:
+def memory_product(
+    spec: Spec, machine: Machine, *, tf32: bool = False, halves: bool = False
+) -> Product | None:
     """The product of a spec whose sums are f32, and whose operands are floats of one type that lie in memory; with columns beside each other in the result."""
     if machine.capability < TENSOR_CORES or spec.kind != "contract" or not can_emit(spec.body):
         return None
-    product = product_of(spec, tf32=tf32)
+    product = product_of(spec, tf32=tf32, halves=halves)
     if product is None or product.node.dtype.name not in ("f32", "bf16", "f16"):
         return None
     leaves = [operand.leaf for operand in product.operands]
@@ -172,9 +174,12 @@ def _write_ring(
     tile, parts = cut.tile, cut.parts
     begin = parts * part_bytes(product) if parts > 1 else 0
     transposed = True if isinstance(cut, FmaCut) else None
-    givens, scratch = givens_of(product, begin, transposed=transposed)
-    stages = _packs(spec, machine, product, givens)
-    dispatch = Dispatch(spec, machine, threads=tile.threads, whole=product.in_fours)
+    # A warp has as many columns of either half.
+    paired = isinstance(cut, MmaCut) and product.halves
+    lying = product.interleaved(cut.tile.wn // 2) if paired else product
+    givens, scratch = givens_of(lying, begin, transposed=transposed)
+    stages = _packs(spec, machine, lying, givens)
+    dispatch = Dispatch(spec, machine, threads=tile.threads, whole=product.taken.in_fours)
     cast(Printer, dispatch.builder).blocks_together(tile.blocks)
     cores = cores_of(dispatch.builder, machine, tile.shared_bytes)
     sink = sink_of(dispatch, product, parts)
@@ -198,7 +203,7 @@ def write_by_wgmma(spec: Spec, machine: Machine, product: Product, cut: WgmmaCut
     parts = cut.parts
     givens, scratch = givens_of(product, parts * part_bytes(product) if parts > 1 else 0)
     stages = _packs(spec, machine, product, givens)
-    dispatch = Dispatch(spec, machine, threads=cut.tile.threads, whole=product.in_fours)
+    dispatch = Dispatch(spec, machine, threads=cut.tile.threads, whole=product.taken.in_fours)
     sources = []
     for side, given in enumerate(givens):
         layout = given.layout

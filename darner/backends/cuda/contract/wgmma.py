@@ -24,7 +24,7 @@ from ..instructions import barriers, copies, threads, wgmma
 from ..instructions.assembly import F32
 from ..instructions.warp import NativeCores
 from ..printer import Printer
-from .fragments import Corner, FragmentWriter, Room
+from .fragments import Corner, Fragment, FragmentWriter, Room
 from .operands import Layout, tensor_map
 from .raster import Place, Raster
 from .store import SLAB, ResultMap, Slabs, SlabWriter
@@ -32,6 +32,8 @@ from .store import SLAB, ResultMap, Slabs, SlabWriter
 ROW = wgmma.ROW
 STEPS = 4
 """Products along K of a stage: 32 bytes each."""
+CHUNK = 64
+"""Columns of a box, where boxes are of one half of the columns, or lie along the columns."""
 WARPGROUP = 128
 NONE = 0xFFFFFFFF
 """No stage."""
@@ -195,7 +197,8 @@ class WgmmaKernel:
         self.terms = ROW // dtype.itemsize
         self.total = ceil_div(product.k, self.terms)
         self.raster = cut.raster(product)
-        rows = tile.bm, tile.bn // tile.cluster
+        self.half = product.n // 2 if product.halves else 0
+        rows = tile.bm, CHUNK if self.half else tile.bn // tile.cluster
         self.maps = [
             builder.tensor_map(tensor_map(source.layout, source.binding, count, self.kind))
             for source, count in zip(sources, rows, strict=True)
@@ -315,10 +318,20 @@ class WgmmaKernel:
         self, side: int, term: Value, first: Value, count: int
     ) -> list[tuple[tuple[Value, Value], int]]:
         """The coordinates of the boxes of a tile, and where each goes."""
-        b = self.builder
-        if self.sources[side].layout.along == "summed":
+        b, along_k = self.builder, self.sources[side].layout.along == "summed"
+        halved = side == 1 and self.half
+        if along_k and not halved:
             return [((term, first), 0)]
-        return [((b.let(first + 64 * i), term), i * wgmma.CHUNK) for i in range(count // 64)]
+        found = []
+        for i in range(count // CHUNK):
+            place = b.let(first + CHUNK * i)
+            if halved:
+                # Chunks are by turns of the first half and of the second.
+                second = place // CHUNK % 2
+                place = b.let(place // (2 * CHUNK) * CHUNK + second * self.half)
+            at = (term, place) if along_k else (place, term)
+            found.append((at, i * wgmma.CHUNK))
+        return found
 
     # ------------------------------------------------------------- multiplying
 
@@ -345,14 +358,28 @@ class WgmmaKernel:
                 took.begin()
                 for number, fragments in enumerate(rows):
                     row = b.let(top + (64 * number + (self.warp & 3) * 16))
-                    for j in range(0, len(fragments), room.columns // 8):
-                        column = b.let(place.column + 8 * j)
-                        part = [fragments[j : j + room.columns // 8]]
-                        writer.write(took, Corner(place.batch, row, column), part)
+                    for first_column, part in self._pieces(fragments, place, room.columns // 8):
+                        corner = Corner(place.batch, row, first_column)
+                        writer.write(took, corner, [part])
         if self.slabs is not None:
             with b.if_((b.local & (WARPGROUP - 1)) == 0):
                 # Shared memory stays until it is read; what is written ends with the kernel.
                 copies.bulk_wait(b.ir, 0)
+
+    def _pieces(
+        self, fragments: Sequence[Fragment], place: Place, count: int
+    ) -> Iterator[tuple[Value, Sequence[Fragment]]]:
+        """A tile's fragments, so many at a time, and the column that they begin at: of a product in halves as many of either."""
+        b, per = self.builder, CHUNK // 8
+        if not self.half:
+            for j in range(0, len(fragments), count):
+                yield b.let(place.column + 8 * j), fragments[j : j + count]
+            return
+        each = count // 2
+        for pair in range(0, len(fragments), 2 * per):
+            for j in range(pair, pair + per, each):
+                column = b.let(place.column // 2 + 8 * (j - pair // 2))
+                yield column, [*fragments[j : j + each], *fragments[j + per : j + per + each]]
 
     def _multiply(self, ring: _Ring, group: Value, first: Value, last: Value) -> list[list[Value]]:
         """Multiply a tile's blocks of terms; returns the sums of each sixty-four of rows."""

@@ -19,7 +19,7 @@ from ...ir.index import Number
 from ..builder import Memory, Operand, Value, is_packed
 from ..dispatch import Dispatch, Stage
 from ..elements import ThreadElements
-from .product import Axis, Product, kept_in, part_elements
+from .product import Axis, Joined, Product, first_column, joined, kept_in, part_elements
 
 
 @dataclass(frozen=True)
@@ -71,20 +71,23 @@ class Sink(Protocol):
 class Results:
     """Takes sums to the kernel's results, through what is element-wise after the product.
 
-    The dispatch is one with ``whole=product.in_fours``.
+    The dispatch is one with ``whole=product.taken.in_fours``. Of a product in halves, the sums of a unit are those of the first half, and then those of the second.
     """
 
     def __init__(self, dispatch: Dispatch, product: Product) -> None:
         self.dispatch = dispatch
-        self.product = product
+        self.values = product.halves or (product.node,)
+        product = self.product = product.taken
         self.unit = 4 if product.in_fours else 1
         if self.unit == 4:
             for memory in list(dispatch.results):
                 dispatch.as_vectors(memory, 4)
+        found = [joined(output, self.values) for output in dispatch.body.outputs]
+        self._outputs = [one for one in found if one is not None]
         self._same, self._beside = (
             _read_with(product, dispatch.body) if self.unit == 4 else ([], [])
         )
-        for leaf in self._beside:
+        for leaf in {read.leaf.id: read.leaf for read in self._beside}.values():
             dispatch.as_vectors(dispatch.operand(leaf), 4)
         self._single = [leaf for leaf in self._same if math.prod(sizes(leaf)) == 1]
         self._once: dict[int, Operand] = {}
@@ -129,40 +132,65 @@ class Results:
         self, line: Line, column: Number, sums: Sequence[Value], ahead: Ahead | None = None
     ) -> None:
         """Compute the results' elements of a unit, and write them."""
-        elements, body = self.elements, self.dispatch.body
-        places, node = elements.places, self.product.node
+        elements = self.elements
+        places = elements.places
         index, offset = self._unit(line, column)
         given = self._given(index) if ahead is None else ahead
-        found: list[list[Operand]] = []
+        found: list[list[list[Operand]]] = []
         # All are computed before any is written: a result may lie where an operand does.
-        for number, total in enumerate(sums):
+        for number in range(self.unit):
             with elements.scope():
-                value = elements.registers.reduced("sum", total, node.dtype)
-                elements.give(node, value)
+                for node, total in zip(self.values, sums[number :: self.unit], strict=True):
+                    elements.give(node, elements.registers.reduced("sum", total, node.dtype))
                 for leaf, parts in given:
                     elements.give(leaf, parts[number % len(parts)])
                 own = list(index)
                 if number:
                     last = self.product.columns[-1].place
                     own[last] = places.add(own[last], number)
-                found.append([elements.at(output, own) for output in body.outputs])
+                found.append([self._values(output, own) for output in self._outputs])
         for number, memory in enumerate(self.dispatch.results):
-            self._store([row[number] for row in found], memory, offset)
+            count = len(self._outputs[number].parts)
+            for part in range(count):
+                at = offset if count == 1 else self._side_by_side(index, offset, part, count)
+                self._store([row[number][part] for row in found], memory, at)
+
+    def _values(self, output: Joined, index: Sequence[Number]) -> list[Operand]:
+        """The elements of a result that are made of one sum."""
+        found = []
+        for part in output.parts:
+            value = self.elements.at(part, index)
+            for cast in output.casts:
+                value = self.elements.apply(cast, [value])
+            found.append(value)
+        return found
+
+    def _side_by_side(
+        self, index: Sequence[Number], offset: Number, part: int, count: int
+    ) -> Number:
+        """Where an element lies in a result of which it is in one of several parts, from where it would lie if that were all."""
+        places, width = self.elements.places, sizes(self.product.node)[-1]
+        row = places.mul(places.sub(offset, index[-1]), count)
+        return places.add(row, places.add(index[-1], part * width))
 
     def _given(self, index: Sequence[Number]) -> Ahead:
         """The elements of operands that four columns read together: one for all, or one for each."""
         elements = self.elements
         places, registers = elements.places, elements.registers
         found: list[tuple[Node, list[Operand]]] = []
-        for leaves, read in ((self._same, registers.load), (self._beside, self._four)):
-            for leaf in leaves:
-                if leaf.id in self._once:
-                    found.append((leaf, [self._once[leaf.id]]))
-                    continue
-                memory = self.dispatch.operand(leaf)
-                offset = places.offset(elements.spread(leaf, index), sizes(leaf))
-                value = read(memory, offset, leaf.dtype)
-                found.append((leaf, value if isinstance(value, list) else [value]))
+        for leaf in self._same:
+            if leaf.id in self._once:
+                found.append((leaf, [self._once[leaf.id]]))
+                continue
+            offset = places.offset(elements.spread(leaf, index), sizes(leaf))
+            memory = self.dispatch.operand(leaf)
+            found.append((leaf, [registers.load(memory, offset, leaf.dtype)]))
+        for read in self._beside:
+            own = elements.spread(read.node, index)
+            own[-1] = places.add(own[-1], read.start)
+            offset = places.offset(own, sizes(read.leaf))
+            memory = self.dispatch.operand(read.leaf)
+            found.append((read.node, self._four(memory, offset, read.leaf.dtype)))
         return found
 
     def _four(self, memory: Memory, offset: Number, dtype: DType) -> list[Operand]:
@@ -189,13 +217,29 @@ class Results:
         memory[self.elements.places.value(offset) >> 2] = b.vector(words)
 
 
-def _read_with(product: Product, body: Graph) -> tuple[list[Node], list[Node]]:
+@dataclass(frozen=True)
+class Beside:
+    """What four columns read together: four elements of an operand, or of a part of its columns.
+
+    Attributes:
+        node: the operand, or the slice of it.
+        leaf: the operand.
+        start: the first column.
+    """
+
+    node: Node
+    leaf: Node
+    start: int = 0
+
+
+def _read_with(product: Product, body: Graph) -> tuple[list[Node], list[Beside]]:
     """The operands of which four columns read one element, and those of which they read four that lie together.
 
     Only element-wise nodes of the product's shape read these, so an element is read with the product's own index.
     """
     node = product.node
-    same, beside = [], []
+    same: list[Node] = []
+    beside: list[Beside] = []
     if product.columns[-1].place != node.rank - 1:
         return [], []
     factors = [operand.leaf.id for operand in product.operands]
@@ -203,15 +247,37 @@ def _read_with(product: Product, body: Graph) -> tuple[list[Node], list[Node]]:
         # Factors are declared as what they are multiplied from.
         if leaf.id in factors:
             continue
-        users = body.users(leaf)
-        alike = (user.shape == node.shape and "elementwise" in user.op.traits for user in users)
-        if not users or not all(alike):
-            continue
-        if leaf.rank == 0 or leaf.shape[-1] == 1:
+        if not _read_by_element(leaf, node, body):
+            beside += _read_in_parts(leaf, node, body)
+        elif leaf.rank == 0 or leaf.shape[-1] == 1:
             same.append(leaf)
         elif leaf.shape[-1] == node.shape[-1]:
-            beside.append(leaf)
+            beside.append(Beside(leaf, leaf))
     return same, beside
+
+
+def _read_by_element(value: Node, product: Node, body: Graph) -> bool:
+    """Whether all that reads a value is element-wise and of the product's shape."""
+    users = body.users(value)
+    alike = (user.shape == product.shape and "elementwise" in user.op.traits for user in users)
+    return bool(users) and all(alike)
+
+
+def _read_in_parts(leaf: Node, product: Node, body: Graph) -> list[Beside]:
+    """The parts of an operand's columns that are read, where nothing else is and each begins at a multiple of four."""
+    found: list[Beside] = []
+    for user in body.users(leaf):
+        start = first_column(user)
+        if (
+            start is None
+            or user.shape != product.shape
+            or not _read_by_element(user, product, body)
+        ):
+            return []
+        if start % 4 or sizes(leaf)[-1] % 4:
+            return []
+        found.append(Beside(user, leaf, start))
+    return found
 
 
 class Parts:
