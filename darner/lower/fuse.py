@@ -22,10 +22,10 @@ from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.types import TensorType, TupleType
 from .blocks import FilledBlocks
+from .columns import Columns
 from .groups import EPILOGUES, PLAIN, Fusing, Group, make_parts
 from .product_ends import ProductEnds
 from .roles import (
-    LEAST_ROWS,
     Along,
     ended_ops,
     is_aligned,
@@ -55,15 +55,16 @@ def fuse(
     work = _Fusion(graph, multipliers, fusing)
     work.epilogues()
     work.ends(ended_ops() if ended is None else ended)
+    handed = work.hand_over()
     work.sides()
-    work.rows()
+    work.rows(handed)
     work.columns()
     work.maps()
     work.blocks()
     return work.ordered()
 
 
-class _Fusion(FilledBlocks, ProductEnds):
+class _Fusion(FilledBlocks, ProductEnds, Columns):
     """Groups of nodes, joined step by step."""
 
     # ------------------------------------------------------------- epilogues
@@ -167,11 +168,11 @@ class _Fusion(FilledBlocks, ProductEnds):
 
     # ------------------------------------------------------------- rows
 
-    def rows(self) -> None:
+    def rows(self, handed: Sequence[int] = ()) -> None:
         """Reductions over the same axes of the same rows, and what is element-wise around them.
 
-        The largest values first: what a small one would join may lie between two that a large one joins. Sums over rows come last, as
-        ``columns`` can add them to kernels of rows along the last axis.
+        The largest values first: what a small one would join may lie between two that a large one joins. Sums over rows, and what is made of these, come last: kernels of
+        rows along the last axis take in the sums (``columns``), those first that products have ``handed`` over.
         """
         pairs = [
             (source, node.id)
@@ -181,17 +182,17 @@ class _Fusion(FilledBlocks, ProductEnds):
             if source in self.home and self.groups[self.home[source]].kind in ("map", "rows")
         ]
         pairs.sort(key=lambda pair: -self._bytes(pair[0]))
-        for some in ([pair for pair in pairs if not self._is_column(pair[1])], pairs):
+        apart = [pair for pair in pairs if not any(self._is_column(id) for id in pair)]
+        for some in (apart, pairs):
+            if some is pairs:
+                self.handed_columns(handed)
+                self.columns()
             changed = True
             while changed:
                 changed = False
                 for source, reader in some:
                     if self._join_rows(self.home[source], self.home[reader]):
                         changed = True
-
-    def _is_column(self, id: int) -> bool:
-        axes, node = self._axes(self.nodes[id]), self.nodes[id]
-        return axes is not None and axes == tuple(range(node.operands[0].rank - 1))
 
     def _bytes(self, id: int) -> int:
         node = self.nodes[id]
@@ -291,37 +292,6 @@ class _Fusion(FilledBlocks, ProductEnds):
             return None
         found = self._runs(x.operands[0], inside, space, axes)
         return None if found is None else seen_through(x, found)
-
-    def columns(self) -> None:
-        """Sums over the rows of what a kernel of rows computes or reads: the gradients of a norm's weights."""
-        for node in self.nodes:
-            own = self.home.get(node.id)
-            if own is None or self.roles[node.id] != "reduce" or len(self.groups[own].nodes) > 1:
-                continue
-            (x,) = node.operands
-            if self.roles[x.id] == "view" or node.op.name != "sum" or x.rank < 2:
-                continue
-            homes = [self.home.get(x.id), *(self.home[i] for i in self.readers[x.id])]
-            for home in dict.fromkeys(homes):
-                if home is not None and self._sums_rows_of(own, home):
-                    space, axes = self.groups[home].space, self.groups[home].axes
-                    self._join(home, own, "rows")
-                    self.groups[home].space, self.groups[home].axes = space, axes
-                    break
-
-    def _sums_rows_of(self, own: int, home: int) -> bool:
-        """Whether a group that is one sum can be made by a group of rows on its way."""
-        rows, column = self.groups[home], self.groups[own]
-        if own == home or rows.kind != "rows" or rows.space != column.space or not rows.space:
-            return False
-        last = len(rows.space) - 1
-        count = math.prod(int(size) for size in rows.space[:-1])
-        if rows.axes != (last,) or column.axes != tuple(range(last)) or count < LEAST_ROWS:
-            return False
-        if self._finds(rows) or own in rows.needs:
-            return False
-        # Neither need come after the other: both may read the same.
-        return self._may_join(*sorted((home, own), key=self.order.__getitem__))
 
     # ------------------------------------------------------------- maps
 

@@ -157,6 +157,30 @@ def test_the_gradients_of_a_norm_are_one_kernel():
     assert kinds(gradients) == {"rows": 1}
 
 
+def test_a_product_leaves_the_gradients_of_a_norm_to_the_kernel_of_its_rows():
+    g = Graph()
+    x, gamma, w = (g.input(n, s) for n, s in (("x", (32, 8)), ("gamma", (8,)), ("w", (8, 4))))
+    normed = x.rms_norm(gamma)
+    g.set_outputs([normed @ w])
+    gradients = darner.vjp(g, ["x", "gamma"])
+    dx, dgamma = gradients.outputs[1:]
+    m = gradients.state("m", (8,))
+    gradients.set_update(m, m * 0.5 + dgamma)
+    gradients.set_outputs([dx])
+    prepared = prepare(gradients)
+    assert kinds(gradients) == {"contract": 1, "rows": 1, "map": 1}
+    product, rows, update = kernels(prepared)
+    assert len(product.results) == 1
+    assert {node.shape for node in rows.body.outputs} == {(8,), (32, 8)}
+    assert [node.shape for node in update.body.outputs] == [(8,)]
+    rng = np.random.default_rng(0)
+    leaves = [*prepared.inputs.values(), *prepared.states.values()]
+    check_cut(prepared)
+    check(
+        prepared, {leaf.name: rng.integers(-3, 4, leaf.shape).astype(np.float32) for leaf in leaves}
+    )
+
+
 def _norm():
     g = Graph()
     x, w, b = (g.input(name, size) for name, size in (("x", (32, 8)), ("w", (8,)), ("b", (8,))))

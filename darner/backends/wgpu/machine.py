@@ -113,6 +113,11 @@ class Machine(Keyed):
         return self.limits.get("max-compute-workgroup-storage-size", 16384)
 
     @property
+    def ample(self) -> int:
+        """The same: there is no more."""
+        return self.shared
+
+    @property
     def most_groups(self) -> int:
         """The most workgroups along one dimension of a dispatch."""
         return self.limits.get("max-compute-workgroups-per-dimension", 65535)

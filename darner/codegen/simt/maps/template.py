@@ -21,6 +21,8 @@ from ..dispatch import Dispatch, Stage, Written
 from ..elements import ThreadElements
 from ..machine import Machine
 from ..template import Template
+from .parts import Parts, parts_of
+from .vectors import Gathered, Seen, seen_as_vectors
 
 KINDS = ("map", "rows", "contract", "index")
 MANY = 1 << 20
@@ -39,7 +41,36 @@ def _fits(spec: Spec, machine: Machine) -> bool:
 
 
 def _write(spec: Spec, machine: Machine) -> Written:
-    return Written(tuple(stages_of(collapsed(spec), machine)))
+    spec = collapsed(spec)
+    parts = parts_of(spec, VECTOR)
+    if parts is not None and all(node.dtype.itemsize <= 4 for node in spec.body.outputs):
+        return Written((_stage_of_parts(spec, machine, parts),))
+    return Written(tuple(stages_of(spec, machine)))
+
+
+def _stage_of_parts(spec: Spec, machine: Machine, parts: Parts) -> Stage:
+    """Results by their parts."""
+    dispatch = Dispatch(spec, machine, whole=True)
+    for memory in list(dispatch.results):
+        dispatch.as_vectors(memory, VECTOR)
+    seen = _as_vectors(dispatch, parts.body, parts.body.outputs)
+    outputs = [
+        (node, dispatch.results[number // parts.count])
+        for number, node in enumerate(parts.body.outputs)
+    ]
+    unit = Unit(dispatch, parts.shape, outputs, lambda k, at: parts.item(k, at, VECTOR))
+    b, units = dispatch.builder, prod(parts.shape) // VECTOR
+    with b.if_(b.thread < units):
+        unit.write(dispatch.elements(parts.body), b.thread, VECTOR, seen)
+    return dispatch.finish(ceil_div(units, dispatch.threads))
+
+
+def _as_vectors(dispatch: Dispatch, body: Graph, outputs: Sequence[Node]) -> list[Seen | Gathered]:
+    """The values of a body that are read as vectors; their operands are declared so."""
+    found = seen_as_vectors(body, outputs, VECTOR)
+    for leaf in {seen.leaf.id: seen.leaf for seen in found}.values():
+        dispatch.as_vectors(dispatch.operand(leaf), VECTOR)
+    return found
 
 
 def stages_of(spec: Spec, machine: Machine, elements: Source = Dispatch.elements) -> list[Stage]:
@@ -66,12 +97,16 @@ def _stage(
     nodes = [spec.body.outputs[i] for i in numbers]
     together = max(max(1, 4 // node.dtype.itemsize) for node in nodes)
     count = prod(shape)
-    flat: list[Node] = []
+    seen: list[Seen | Gathered] = []
     if count >= FEW and count % VECTOR == 0 and all(node.dtype.itemsize <= 4 for node in nodes):
         together = VECTOR
-        flat = [leaf for leaf in spec.inputs if _is_flat(spec.body, leaf, shape)]
-        for leaf in flat:
-            dispatch.as_vectors(dispatch.operand(leaf), VECTOR)
+        if shape[-1] % VECTOR == 0:
+            seen = _as_vectors(dispatch, spec.body, nodes)
+        else:
+            flat = [leaf for leaf in spec.inputs if _is_flat(spec.body, leaf, shape)]
+            for leaf in flat:
+                dispatch.as_vectors(dispatch.operand(leaf), VECTOR)
+            seen = [Seen(leaf, leaf, 0, (), VECTOR) for leaf in flat]
         for i in numbers:
             dispatch.as_vectors(dispatch.results[i], VECTOR)
     unit = Unit(dispatch, shape, [(spec.body.outputs[i], dispatch.results[i]) for i in numbers])
@@ -80,13 +115,13 @@ def _stage(
     b, threads = dispatch.builder, dispatch.threads
     if several == 1:
         with b.if_(b.thread < units):
-            unit.write(elements(dispatch), b.thread, together, flat)
+            unit.write(elements(dispatch), b.thread, together, seen)
     else:
         first = b.let(b.group * (threads * several) + b.local, "first")
         with b.for_(0, several, name="k") as k:
             number = b.let(first + k * threads, "unit")
             with b.if_(number < units):
-                unit.write(elements(dispatch), number, together, flat)
+                unit.write(elements(dispatch), number, together, seen)
     return dispatch.finish(ceil_div(units, threads * several))
 
 
@@ -104,38 +139,61 @@ def _is_flat(body: Graph, leaf: Node, shape: tuple[int, ...]) -> bool:
 
 
 class Unit:
-    """The elements that a thread makes at once: one, as many as the smallest of them share a word, or a vector."""
+    """The elements that a thread makes at once: one, as many as the smallest of them share a word, or a vector.
+
+    Args:
+        dispatch: what is written.
+        shape: of the results.
+        outputs: what is computed, and where it is written.
+        item: where a unit of an output lies, by the output's number and its own; the same number where there is none.
+    """
 
     def __init__(
-        self, dispatch: Dispatch, shape: tuple[int, ...], outputs: Sequence[tuple[Node, Memory]]
+        self,
+        dispatch: Dispatch,
+        shape: tuple[int, ...],
+        outputs: Sequence[tuple[Node, Memory]],
+        item: Callable[[int, Value], Value] | None = None,
     ) -> None:
         self.dispatch = dispatch
         self.builder = dispatch.builder
         self.shape = shape
         self.count = prod(shape)
         self.outputs = outputs
+        self.item = item
 
     def write(
-        self, elements: ThreadElements, unit: Value, together: int, flat: Sequence[Node]
+        self, elements: ThreadElements, unit: Value, together: int, seen: Sequence[Seen | Gathered]
     ) -> None:
-        """The code of one unit, by its number; ``flat`` operands are read as vectors."""
-        vectors = {leaf: self.dispatch.operand(leaf)[unit] for leaf in flat}
+        """The code of one unit, by its number; what is ``seen`` so is read as vectors."""
+        vectors: list[tuple[Node, Value]] = []
         # All are computed before any is written: a result may lie where an operand does.
         values, offsets = [], []
         for k, (offset, index) in enumerate(self._indices(elements, unit, together)):
-            for leaf, vector in vectors.items():
-                elements.give(leaf, self._part(elements, leaf, vector, k))
+            if k == 0:
+                vectors = [(one.node, self._vector(elements, one, unit, index)) for one in seen]
+            for node, vector in vectors:
+                elements.give(node, self._part(elements, node, vector, k))
             values.append([elements.at(node, index) for node, _ in self.outputs])
             offsets.append(offset)
         for place, (node, memory) in enumerate(self.outputs):
             made = [row[place] for row in values]
+            at = unit if self.item is None else self.item(place, unit)
             if is_packed(node.dtype):
-                self._store_words(elements, made, node, memory, unit)
+                self._store_words(elements, made, node, memory, at)
             elif memory.vector > 1:
-                memory[unit] = self.builder.vector(made)
+                memory[at] = self.builder.vector(made)
             else:
                 for offset, value in zip(offsets, made, strict=True):
                     elements.registers.store(value, memory, offset, node.dtype)
+
+    def _vector(
+        self, elements: ThreadElements, seen: Seen | Gathered, unit: Value, index: Sequence[Number]
+    ) -> Value:
+        """The vector of an operand that a unit is made of: the unit's own number where both are of one shape."""
+        same = seen.node.id == seen.leaf.id and tuple(sizes(seen.leaf)) == self.shape
+        item = unit if same else elements.places.value(seen.item(elements, index))
+        return self.builder.let(self.dispatch.operand(seen.leaf)[item], "vector")
 
     @staticmethod
     def _part(elements: ThreadElements, leaf: Node, vector: Value, number: int) -> Value:

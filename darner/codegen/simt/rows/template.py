@@ -23,6 +23,7 @@ from ..builder import Operand, Value
 from ..dispatch import Stage, Written
 from ..machine import Machine, power_above
 from ..template import Template
+from .kept import kept_of
 from .layout import (
     AT_ONCE,
     ENOUGH_GROUPS,
@@ -30,6 +31,7 @@ from .layout import (
     SIDE,
     THREADS,
     Layout,
+    kept_layout,
     largest_group,
     layout_for,
     lies_across,
@@ -82,7 +84,13 @@ class _Rows:
         self.spec = spec
         self.machine = machine
         self.layout = layout_for(spec.body, found, machine)
-        online = None if self.layout.held else joined(found)
+        self.kept = kept_of(spec.body, found)
+        layout = kept_layout(self.layout, found, machine)
+        if self.kept is None or layout is None or found.columns:
+            self.kept = None
+        else:
+            self.layout = layout
+        online = None if self.layout.held or self.kept else joined(found)
         self.online = online is not None
         self.passes = online or found
         self.length, self.rows = row_length(found), row_count(found)
@@ -95,7 +103,7 @@ class _Rows:
         layout = layout or self.layout
         return RowStage(
             self.spec, self.machine, self.passes, layout, words=self.words, online=self.online
-        )
+        ).with_kept(self.kept)
 
     def finished(self, stage: RowStage, groups: int) -> Stage:
         """A dispatch that is all written."""
