@@ -173,3 +173,12 @@ def gated_spec(graph):
     assert len(plan.kernels) == 1
     assert kernels.template_of(spec, HOPPER) is FEW_CONTRACT
     return spec
+
+
+@pytest.mark.parametrize("layout", ["NN", "NT"])
+def test_weights_are_on_their_way_before_the_launch_ahead_has_ended(layout):
+    spec = spec_of(product(1, 576, 1536, layout))
+    text = to_ptx(kernels.written(spec, HOPPER).stages[0].ir, "sm_90a")
+    places = [text.index(word) for word in ("bulk.prefetch.L2", "griddepcontrol.wait", "ld.global")]
+    assert places == sorted(places)
+    assert "bulk.prefetch" not in text[places[1] :]

@@ -50,6 +50,7 @@ IGNORED = (
     "bar.warp.sync",
     "cp.async.bulk.commit_group",
     "cp.async.bulk.wait_group",
+    "cp.async.bulk.prefetch",
     "prefetch",
     "wgmma.fence",
     "wgmma.commit_group",

@@ -16,6 +16,7 @@ from ....codegen.ir.index import Number
 from ....codegen.simt.builder import Memory, Value, Variable
 from ....codegen.simt.contract.load import offset
 from ....codegen.simt.dispatch import Dispatch
+from ....codegen.simt.elements import ThreadElements
 from ....graph import dtypes
 from ....graph.integers import ceil_div
 from ..instructions.stream import Streaming
@@ -105,6 +106,14 @@ class Columns:
     terms: int
 
 
+def first_item(elements: ThreadElements, columns: Columns, batch: Number, free: Number) -> Number:
+    """The item of a column's, or a piece of columns', first term."""
+    layout, places = columns.layout, elements.places
+    start = offset(elements, batch, layout.in_pieces("batch"))
+    start = places.add(start, layout.offset // layout.piece)
+    return places.add(start, offset(elements, free, layout.in_pieces("free")))
+
+
 class Dots(Protocol):
     """The dot products of a warp."""
 
@@ -140,10 +149,7 @@ class _Streamed:
 
     def _base(self, batch: Number, free: Number) -> Number:
         """The item of a column's (or a piece of columns') first term."""
-        layout, places = self.columns.layout, self.elements.places
-        start = offset(self.elements, batch, layout.in_pieces("batch"))
-        start = places.add(start, layout.offset // layout.piece)
-        found = places.add(start, offset(self.elements, free, layout.in_pieces("free")))
+        found = first_item(self.elements, self.columns, batch, free)
         return found if isinstance(found, int) else self.builder.let(found)
 
     def _piece(self, base: Number, number: Value, count: int, inside: Value | None) -> list[Value]:

@@ -23,7 +23,7 @@ from ....graph.integers import ceil_div
 from ..instructions.stream import Streaming
 from ..instructions.warp import Cores
 from ..machine import CLUSTERS, STATIC_SHARED, Machine
-from .dots import WARP, Columns, Dots, Rows, Step, dots_of, step_of
+from .dots import WARP, Columns, Dots, Rows, Step, dots_of, first_item, step_of
 from .operands import PIECE, Layout
 
 MOST_ROWS = 16
@@ -43,6 +43,8 @@ CLUSTER = 0.5
 """Microseconds that the blocks of a cluster take to add up what they have."""
 DISPATCH = 2.2
 """Microseconds of another launch."""
+MOST_AHEAD = 32 << 10
+"""Bytes that a block asks for before the launch ahead has ended."""
 WARPS = (2, 4, 8, 16)
 """Warps of a block."""
 MOST_THREADS = 1024
@@ -202,8 +204,11 @@ class FewKernel:
         leaf = product.operands[1].leaf
         memory = dispatch.as_vectors(dispatch.operand(leaf), layout.piece)
         self.columns = Columns(layout, memory, product.n, product.k)
+        with self.streaming.before_waiting() as early:
+            self.place = self._place()
+            if early:
+                self._prefetch()
         self.warp = b.let(b.local // WARP, "warp")
-        self.place = self._place()
 
     @property
     def groups(self) -> int:
@@ -223,6 +228,52 @@ class FewKernel:
         first = b.let(part * extent.each, "first")
         stop = b.let(b.min(first + extent.each, extent.total), "stop")
         return Place(batch, b.let(tile % across * self.width, "column"), part, first, stop)
+
+    def _prefetch(self) -> None:
+        """Have the first of the block's weights brought to the L2 cache."""
+        b = self.builder
+        for half in range(self.values):
+            first = b.let(self.place.column + half * self.taken.n)
+            if self.columns.layout.along == "free":
+                self._prefetch_terms(first)
+            else:
+                self._prefetch_columns(first)
+
+    def _prefetch_terms(self, first: Value) -> None:
+        """Of contiguous columns, the first terms: a thread has all of the block's columns of one."""
+        b, extent, columns = self.builder, self.extent, self.columns
+        layout, elements = columns.layout, self.dispatch.elements()
+        size, terms = layout.dtype.itemsize, self.step.terms
+        count = min(extent.each * terms, MOST_AHEAD // (extent.width * size))
+        left = (self.taken.n - self.place.column) * size // PIECE * PIECE
+        nbytes = b.let(b.min(left, self.width * size))
+        piece = b.let(first // layout.piece)
+        for line in range(0, count, self.cut.threads):
+            own = b.let(b.local + line)
+            term = b.let(self.place.first * terms + own)
+            inside = (own < count) & (term < columns.terms) & (nbytes > 0)
+            item = first_item(elements, columns, self.place.batch, piece)
+            along = offset(elements, term, layout.in_pieces("summed"))
+            item = elements.places.value(elements.places.add(item, along))
+            self.streaming.prefetch(columns.memory, item, nbytes, b.let(inside))
+
+    def _prefetch_columns(self, first: Value) -> None:
+        """Of contiguous terms, the first: a thread has a column."""
+        b, extent, columns = self.builder, self.extent, self.columns
+        layout, elements = columns.layout, self.dispatch.elements()
+        size, piece = layout.dtype.itemsize, layout.piece
+        each = min(extent.each * self.step.terms, MOST_AHEAD // (extent.width * size))
+        each = each // piece * piece
+        if not each:
+            return
+        start = b.let(self.place.first * self.step.terms)
+        terms = b.let(b.min(columns.terms - b.min(start, columns.terms), each))
+        own = b.let(first + b.local)
+        inside = (b.local < self.width) & (own < columns.extent) & (terms > 0)
+        item = first_item(elements, columns, self.place.batch, own)
+        along = offset(elements, b.let(start // piece), layout.in_pieces("summed"))
+        item = elements.places.value(elements.places.add(item, along))
+        self.streaming.prefetch(columns.memory, item, b.let(terms * size), b.let(inside))
 
     def write(self, sink: SinkOf, layout: Layout | None) -> None:
         """Write the kernel; ``layout`` is how the rows lie, where they lie in pieces along the terms."""

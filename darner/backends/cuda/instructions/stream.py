@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol, cast
 
 from ....codegen.simt.builder import Memory, Simt, Value
@@ -14,6 +16,7 @@ from ..machine import CLUSTERS, Machine
 from ..printer import Printer
 from ..printer.memory import item_of
 from .assembly import F32, I32, assembly, listed
+from .copies import bulk_prefetch
 from .threads import cluster_rank, cluster_sync
 
 LOAD = "ld.global.nc.v4.b32"
@@ -29,6 +32,14 @@ class Streaming(Protocol):
 
     def load(self, memory: Memory, item: Value, inside: Value | None = None) -> list[Value]:
         """The four words of an item of 16 bytes; zeros where ``inside`` is false, and nothing is read then."""
+        ...
+
+    def before_waiting(self) -> AbstractContextManager[bool]:
+        """Code without branches that runs before the kernel waits for the launch ahead, and may do nothing but ``prefetch``; false where kernels do not start early."""
+        ...
+
+    def prefetch(self, memory: Memory, item: Value, nbytes: Value | int, inside: Value) -> None:
+        """Bring bytes from an item on to the L2 cache, a multiple of 16, where ``inside`` holds."""
         ...
 
     def pair(self, first: Value, second: Value) -> tuple[Value, Value]:
@@ -66,6 +77,19 @@ class CardStreaming:
             text = f"{{ .reg .pred p; setp.ne.b32 p, $5, 0; {zeros} @p {text} }}"
             operands, early = [address, p.raw(p.bits(inside))], True
         return [p.held(word) for word in assembly(p.ir, text, [I32] * 4, operands, early=early)]
+
+    @contextmanager
+    def before_waiting(self) -> Iterator[bool]:
+        """See ``Streaming``."""
+        with self.builder.before_waiting():
+            yield self.builder.starts_early
+
+    def prefetch(self, memory: Memory, item: Value, nbytes: Value | int, inside: Value) -> None:
+        """See ``Streaming``."""
+        p = self.builder
+        address = p.address(memory, item_of(memory), p.index(item))
+        size = nbytes if isinstance(nbytes, int) else p.raw(nbytes)
+        bulk_prefetch(p.ir, address, size, p.raw(p.bits(inside)))
 
     def pair(self, first: Value, second: Value) -> tuple[Value, Value]:
         """See ``Streaming``."""
@@ -117,6 +141,14 @@ class EmulatedStreaming:
             for word, part in zip(words, b.bits(found).parts, strict=True):
                 word.set(part)
         return [b.let(word) for word in words]
+
+    @contextmanager
+    def before_waiting(self) -> Iterator[bool]:
+        """See ``Streaming``."""
+        yield False
+
+    def prefetch(self, memory: Memory, item: Value, nbytes: Value | int, inside: Value) -> None:
+        """See ``Streaming``."""
 
     def pair(self, first: Value, second: Value) -> tuple[Value, Value]:
         """See ``Streaming``."""
