@@ -16,7 +16,7 @@ from ....codegen.simt.attention.merge import Records
 from ....codegen.simt.attention.operands import Place, Reader, share_of
 from ....codegen.simt.attention.results import RowBlock, are_whole, write_block
 from ....codegen.simt.builder import Memory, Value, Variable
-from ....codegen.simt.dispatch import Written
+from ....codegen.simt.dispatch import Stage, Written
 from ....graph import dtypes
 from ....graph.integers import ceil_div
 from ....lower.plan import Spec
@@ -155,7 +155,7 @@ class _Few:
         self.g, self.t = b.let(self.lane // 4, "g"), b.let(self.lane % 4, "t")
         self.warp = b.let(b.local // WARP, "warp")
 
-    def stage(self) -> object:
+    def stage(self) -> Stage:
         """The launch."""
         attention, cut, reader, b = self.attention, self.cut, self.reader, self.builder
         heads = cut.parts * attention.kv_heads
@@ -459,16 +459,16 @@ class _Few:
         if not joined:
             return b.let(self.results[at] * share_of(self.reader, self.known[row * 2 + 1]))
         ranks, load = range(self.cut.parts), self.streaming.load_of
-        found = [
-            (*(load(self.known, b.let(row * 2 + i), r, 1)[0] for i in range(2)), r) for r in ranks
-        ]
+        tops, totals = (
+            [load(self.known, b.let(row * 2 + i), r, 1)[0] for r in ranks] for i in range(2)
+        )
         parts = [b.let(b.vector(load(self.results, b.let(at * 4), r, 4))) for r in ranks]
-        most = found[0][0]
-        for top, _, _ in found[1:]:
+        most = tops[0]
+        for top in tops[1:]:
             most = b.let(b.max(most, top))
         total: Value = b.constant(0.0, dtypes.f32)
         sums: Value = b.constant(0.0, dtypes.f32, 4)
-        for (top, own, _), part in zip(found, parts, strict=True):
+        for top, own, part in zip(tops, totals, parts, strict=True):
             factor = b.let(self.lane_ops.exp2(b.let(top - most)), "factor")
             total = b.let(b.fma(factor, own, total))
             sums = b.let(b.fma(b.splat(factor, 4), part, sums))
