@@ -11,7 +11,7 @@ from darner.backends.cuda.contract.dots import step_of
 from darner.backends.cuda.contract.few import FewCut, cuts_of
 from darner.backends.cuda.contract.few_template import FEW_CONTRACT, few_product, write_few
 from darner.backends.cuda.machine import Machine
-from tests.cuda.ptx.device import Device
+from tests.cuda.ptx.products import run_as_ptx
 from tests.cuda.ptxas import assembled, needs_ptxas
 from tests.cuda.test_tensor_contract import (
     HOPPER,
@@ -56,44 +56,6 @@ def test_blocks_of_a_cluster_add_up_what_they_have(layout, dtype):
     x = wanted_product(arrays, layout) + arrays["bias"]
     assert_near(found[0], x / (1 + np.exp(-x)) + arrays["residual"].astype(np.float64), 3e-3)
     assert_near(found[1], np.maximum(x, 0), 1e-6)
-
-
-def run_as_ptx(spec, arrays, write, cluster=3):
-    """The results of a spec's only launch, as a card has them."""
-    (stage,) = write(spec, HOPPER).stages
-    assert stage.cluster == (cluster, 1, 1)
-    device = Device()
-    operands = [device.room(arrays[name]) for name in names_of(spec, arrays)]
-    shapes = [[int(size) for size in out.shape] for out in spec.body.outputs]
-    kinds = [out.dtype.numpy for out in spec.body.outputs]
-    results = [
-        device.room(np.full(shape, 0xFF, np.uint8).repeat(np.dtype(kind).itemsize))
-        for shape, kind in zip(shapes, kinds, strict=True)
-    ]
-
-    def address(binding):
-        return (operands if binding.what == "operand" else results)[binding.number]
-
-    device.launch(to_ptx(stage.ir, "sm_90a"), stage, address)
-    return [
-        device.bytes(place, int(np.prod(shape)) * np.dtype(kind).itemsize).view(kind).reshape(shape)
-        for place, shape, kind in zip(results, shapes, kinds, strict=True)
-    ]
-
-
-def names_of(spec, arrays):
-    """The arrays that are a spec's operands, in their order: each has a shape of its own."""
-    found = []
-    for leaf in spec.inputs:
-        alike = [
-            name
-            for name, array in arrays.items()
-            if [*array.shape] == [int(size) for size in leaf.shape]
-            and array.dtype == leaf.dtype.numpy
-        ]
-        (name,) = alike
-        found.append(name)
-    return found
 
 
 def test_a_batch_of_small_products_and_rows_that_lie_across():

@@ -58,6 +58,10 @@ class Streaming(Protocol):
         """Numbers of f32, 1 or 4, of another block's shared memory, from the one with this number on."""
         ...
 
+    def load_at(self, address: Value, rank: int, count: int) -> list[Value]:
+        """The same from an address of shared memory on."""
+        ...
+
 
 class CardStreaming:
     """The instructions of a card."""
@@ -114,14 +118,19 @@ class CardStreaming:
         """See ``Streaming``."""
         p = self.builder
         base = p.ir.ptrtoint(p.bases[memory.name], I32)
-        address = p.ir.add(base, p.raw(p.index(item * 4)))
+        address = p.held(p.ir.add(base, p.raw(p.index(item * 4))))
+        return self.load_at(address, rank, count)
+
+    def load_at(self, address: Value, rank: int, count: int) -> list[Value]:
+        """See ``Streaming``."""
+        p = self.builder
         vector = ".v4" if count == 4 else ""
         found = listed(0, 4) if count == 4 else "$0"
         text = (
             f"{{ .reg .b32 there; mapa.shared::cluster.u32 there, ${count}, {rank}; "
             f"ld.shared::cluster{vector}.f32 {found}, [there]; }}"
         )
-        return [p.held(x) for x in assembly(p.ir, text, [F32] * count, [address])]
+        return [p.held(x) for x in assembly(p.ir, text, [F32] * count, [p.raw(address)])]
 
 
 class EmulatedStreaming:
@@ -165,6 +174,10 @@ class EmulatedStreaming:
         self.rank()
 
     def load_of(self, memory: Memory, item: Value, rank: int, count: int) -> list[Value]:
+        """See ``Streaming``."""
+        return [self.rank()]
+
+    def load_at(self, address: Value, rank: int, count: int) -> list[Value]:
         """See ``Streaming``."""
         return [self.rank()]
 
