@@ -68,7 +68,7 @@ class Case:
     def graph(self) -> darner.Graph:
         """The products of a step."""
         graph = darner.Graph("rows")
-        x = graph.input("x", (self.count, self.m, self.k))
+        x = graph.state("x", (self.count, self.m, self.k))
         outputs = []
         for i in range(self.count):
             w = graph.parameter(f"w{i}", self.shape)
@@ -77,8 +77,8 @@ class Case:
         return graph
 
 
-def session_of(case: Case, device: str) -> tuple[darner.Session, dict[str, np.ndarray]]:
-    """A session of a case's graph, its weights set, and its inputs."""
+def session_of(case: Case, device: str) -> tuple[darner.Session, np.ndarray]:
+    """A session of a case's graph, its weights set, and its rows."""
     rng = np.random.default_rng(0)
     precision: Any = case.dtype
     session = darner.build_inference_session(
@@ -88,16 +88,16 @@ def session_of(case: Case, device: str) -> tuple[darner.Session, dict[str, np.nd
     for i in range(case.count):
         session.set_parameter(f"w{i}", weight if i else weight * 0.5)
     x = rng.standard_normal((case.count, case.m, case.k), np.float32)
-    session.set_input("x", x)
-    return session, {"x": x}
+    session.state()["x"] = x
+    return session, x
 
 
-def checked(session: darner.Session, given: dict[str, np.ndarray], case: Case) -> float:
+def checked(session: darner.Session, rows: np.ndarray, case: Case) -> float:
     """How far results are from those of NumPy, as a part of these."""
-    found = np.asarray(session.run(given)[session.output_names[0]])
+    found = np.asarray(session.run({})[session.output_names[0]])
     weight = np.asarray(session.get_parameter("w0"))
     weight = weight.T if case.layout == "NT" else weight
-    wanted = given["x"][0].astype(np.float64) @ weight.astype(np.float64)
+    wanted = rows[0].astype(np.float64) @ weight.astype(np.float64)
     return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
 
 
@@ -169,8 +169,8 @@ def main() -> None:
                 return written()
 
             kernels.OWN = (replace(FEW_CONTRACT, write=write), *own)
-            session, inputs = session_of(case, given.device)
-            error = checked(session, inputs, case)
+            session, rows = session_of(case, given.device)
+            error = checked(session, rows, case)
             spent = per_step(session.step, session.wait) / case.count
             session.close()
             kernels.OWN = own

@@ -165,8 +165,9 @@ class _Few:
             first=0,
             part=b.let(b.group % cut.parts, "part"),
         )
+        start = reader.start_of(place.batch)
         self._stage_queries(place)
-        reader.write_start(place.batch)
+        reader.start = start if isinstance(start, int) else b.let(start, "start")
         low, high = part_of_keys(reader, place.part, cut.parts, cut.warps * KEYS * cut.units)
         b.barrier()
         self._begin()

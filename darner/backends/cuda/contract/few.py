@@ -40,15 +40,17 @@ BYTES = 3_900_000.0
 BYTES_OF_ONE = 45_000.0
 """The same for one multiprocessor."""
 CLUSTER = 0.5
-"""Microseconds that the blocks of a cluster take to add up what they have."""
+"""Microseconds that the blocks of a cluster wait for each other."""
+CLUSTER_OF_ONE = 0.03
+"""And read what one of them has."""
 DISPATCH = 2.2
 """Microseconds of another launch."""
 MOST_AHEAD = 32 << 10
 """Bytes that a block asks for before the launch ahead has ended."""
 WARPS = (2, 4, 8, 16)
 """Warps of a block."""
-MOST_THREADS = 1024
-"""Threads of a multiprocessor that have the registers that they need."""
+REGISTERS = 1 << 16
+"""Of a multiprocessor."""
 
 
 @dataclass(frozen=True)
@@ -131,20 +133,24 @@ def cuts_of(product: Product, step: Step, machine: Machine) -> list[FewCut]:
                 ahead = max(1, min(pieces // step.pieces, ceil_div(each, deep)))
                 cut = FewCut(across, deep, parts, ahead)
                 words = shared_words(product, step, cut, rows_of(product, step, cut, nowhere))
-                if 4 * words <= STATIC_SHARED:
+                registers = cut.threads * _registers(product, step)
+                if 4 * words <= STATIC_SHARED and registers <= REGISTERS:
                     found.append(cut)
     return sorted(found, key=lambda cut: expected(product, step, cut, machine))
 
 
 def expected(product: Product, step: Step, cut: FewCut, machine: Machine) -> float:
-    """Microseconds that a product is expected to take."""
+    """Microseconds that a product is expected to take: what the busiest multiprocessor reads, at the rate of what it has asked for."""
     extent = Extent.of(product, step, cut)
     blocks = ceil_div(product.n, extent.width) * product.count * cut.parts
+    resident = max(1, REGISTERS // (cut.threads * _registers(product, step)))
     busiest = ceil_div(blocks, machine.processors)
-    together = min(busiest, MOST_THREADS // cut.threads)
+    if cut.parts > 1:
+        # Blocks of a cluster may be put beside each other where there is room.
+        busiest = max(busiest, min(resident, cut.parts))
     rounds = ceil_div(extent.each, cut.deep)
     own = extent.width * extent.each * step.terms * step.itemsize * busiest
-    asked = together * cut.threads * PIECE * step.pieces * min(rounds, 2 * cut.ahead)
+    asked = min(busiest, resident) * cut.threads * PIECE * step.pieces * min(rounds, cut.ahead)
     rate = min(asked / LATENCY, BYTES_OF_ONE)
     stored = product.count * product.n * product.k * step.itemsize
     found = LATENCY + max(own / rate, stored / BYTES)
@@ -152,8 +158,16 @@ def expected(product: Product, step: Step, cut: FewCut, machine: Machine) -> flo
     found += 0.05 * (rounds * cut.deep - extent.each) / extent.each
     found += 0.06 * log2(cut.deep) + 0.02 * cut.across
     if cut.parts > 1:
-        found += CLUSTER + 0.02 * cut.parts if machine.capability >= CLUSTERS else DISPATCH
+        clusters = machine.capability >= CLUSTERS
+        found += CLUSTER + CLUSTER_OF_ONE * cut.parts if clusters else DISPATCH
     return found
+
+
+def _registers(product: Product, step: Step) -> int:
+    """Those that a thread has, about."""
+    if step.itemsize == 4:
+        return 96 if product.m <= MOST_ROWS // 2 else 168
+    return 72 if step.by_terms else 112
 
 
 # --------------------------------------------------------------------------- the kernel
