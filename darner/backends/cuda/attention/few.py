@@ -426,29 +426,29 @@ class _Few:
             self.streaming.sync_cluster()
         items = attention.queries * self.quads
         single = replace(self.sums, vector=1, shape=(4 * self.sums.shape[0],))
-        for member in range(attention.group):
-            before, rank = member * attention.queries, member % cut.parts
-            with b.if_(self.streaming.rank() == rank if joined else None):
-                # The sums of warps are of no use any more: what a head's results are takes their place.
-                with b.for_(b.local, items, cut.threads, name="e") as e:
-                    row = b.let(e // self.quads + before)
-                    self.sums[b.let(e + before * self.quads)] = self._of_all(
-                        row, b.let(e % self.quads), joined
-                    )
-                b.barrier()
-                head = b.let(place.head * attention.group + member, "head")
+        first = self.streaming.rank() if joined else b.index(0)
+        step = cut.parts if joined else 1
+        with b.for_(first, attention.group, step, name="member") as member:
+            # The sums of warps are of no use any more: what a head's results are takes their place.
+            before = b.let(member * attention.queries, "before")
+            with b.for_(b.local, items, cut.threads, name="e") as e:
+                row = b.let(e // self.quads + before)
+                found = self._of_all(row, b.let(e % self.quads), joined)
+                self.sums[b.let(e + before * self.quads)] = found
+            b.barrier()
+            head = b.let(place.head * attention.group + member, "head")
 
-                def element(row: Value, column: Value, before: int = before) -> Value:
-                    return b.let(single[b.let((row + before) * (4 * self.quads) + column)])
+            def element(row: Value, column: Value) -> Value:
+                return b.let(single[b.let((row + before) * (4 * self.quads) + column)])
 
-                def vector(row: Value, quad: Value, before: int = before) -> Value:
-                    return b.let(self.sums[b.let((row + before) * self.quads + quad)])
+            def vector(row: Value, quad: Value) -> Value:
+                return b.let(self.sums[b.let((row + before) * self.quads + quad)])
 
-                numbers = range(len(self.reader.dispatch.body.outputs))
-                own = Place(place.batch, head, 0)
-                count = attention.queries
-                rows = RowBlock(attention.node, numbers, own, count, count, element, vector)
-                write_block(self.reader, rows)
+            numbers = range(len(self.reader.dispatch.body.outputs))
+            own = Place(place.batch, head, 0)
+            count = attention.queries
+            rows = RowBlock(attention.node, numbers, own, count, count, element, vector)
+            write_block(self.reader, rows)
         if joined:
             # Nobody ends while others read its shared memory.
             self.streaming.sync_cluster()
