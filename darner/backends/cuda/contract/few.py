@@ -12,7 +12,7 @@ from math import log2
 
 from ....codegen.ir.index import Number
 from ....codegen.simt.builder import Memory, Value
-from ....codegen.simt.contract.epilogue import Sink
+from ....codegen.simt.contract.epilogue import Ahead, Sink
 from ....codegen.simt.contract.load import offset
 from ....codegen.simt.contract.product import Product, steps
 from ....codegen.simt.contract.tiles import SinkOf
@@ -302,13 +302,39 @@ class FewKernel:
             inside = own % (cut.across // 2) * self.step.columns
             column = b.let(half * self.taken.n + self.place.column + inside)
         dots.start(self.place.batch, column)
+        took.begin()
+        # What the only unit of a thread reads comes while weights do.
+        once = self.product.m * (self.width // took.unit) <= self._takers
+        ahead = self._read_ahead(took) if once else None
         self._write_loop(dots, slice_, layout)
         b.barrier()
         first = b.let(slice_ * self._count + own * self.step.columns)
         dots.keep(self.sums, first, self.extent.width)
         b.barrier()
-        took.begin()
-        self._write_results(took)
+        self._write_results(took, ahead)
+
+    @property
+    def _takers(self) -> int:
+        """Threads that take units of the results."""
+        joined = self.cut.parts > 1 and self.streaming.clusters
+        return self.cut.threads * (self.cut.parts if joined else 1)
+
+    def _first_unit(self) -> Value:
+        """The number of this thread's first unit."""
+        b, local = self.builder, self.builder.local
+        if self._takers == self.cut.threads:
+            return local
+        return b.let(self.streaming.rank() * self.cut.threads + local)
+
+    def _read_ahead(self, sink: Sink) -> Ahead:
+        """What this thread's unit reads, or the last one where it has none."""
+        b, across = self.builder, self.width // sink.unit
+        unit = b.let(b.min(self._first_unit(), self.product.m * across - 1))
+        row: Number = b.let(unit // across) if self.product.m > 1 else 0
+        column = b.let(self.place.column + unit % across * sink.unit)
+        if self.taken.n % self.width:
+            column = b.let(b.min(column, self.taken.n - sink.unit))
+        return sink.read_ahead(sink.line(self.place.batch, row), column)
 
     @property
     def _count(self) -> int:
@@ -386,8 +412,8 @@ class FewKernel:
 
     # ------------------------------------------------------------- results
 
-    def _write_results(self, sink: Sink) -> None:
-        """Add up what warps and blocks have, and hand it on."""
+    def _write_results(self, sink: Sink, ahead: Ahead | None) -> None:
+        """Add up what warps and blocks have, and hand it on; ``ahead`` is what the only unit of a thread reads."""
         b, cut, unit = self.builder, self.cut, sink.unit
         across = self.width // unit
         joined = cut.parts > 1 and self.streaming.clusters
@@ -396,9 +422,8 @@ class FewKernel:
                 totals = self._own(b.let(o * unit), unit)
                 self._numbers(unit)[b.let(o + self._joined // unit)] = b.vector(totals)
             self.streaming.sync_cluster()
-        first = b.let(self.streaming.rank() * cut.threads + b.local) if joined else b.local
-        step = cut.threads * (cut.parts if joined else 1)
-        with b.for_(first, self.product.m * across, step, name="o") as o:
+        first, count = self._first_unit(), self.product.m * across
+        with b.for_(first, count, self._takers, name="o") as o:
             row: Number = b.let(o // across) if self.product.m > 1 else 0
             inside = b.let(o % across * unit)
             column = b.let(self.place.column + inside)
@@ -409,7 +434,7 @@ class FewKernel:
                     self._of_all(b.let(at + self._joined), unit) if joined else self._own(at, unit)
                 )
             with b.if_(column < self.taken.n if self.taken.n % self.width else None):
-                sink.write(sink.line(self.place.batch, row), column, sums)
+                sink.write(sink.line(self.place.batch, row), column, sums, ahead)
         if joined:
             # Nobody ends while others read its shared memory.
             self.streaming.sync_cluster()
