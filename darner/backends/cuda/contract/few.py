@@ -102,11 +102,16 @@ class Extent:
         return Extent(step.columns * cut.across, ceil_div(total, cut.parts), total)
 
 
+def own_words(product: Product, step: Step, cut: FewCut, rows: Rows) -> int:
+    """Words of shared memory for what a block has itself: the rows, whose place its warps' sums take."""
+    sums = product.m * Extent.of(product, step, cut).width * cut.deep
+    return ceil_div(max(rows.words, sums), 4) * 4
+
+
 def shared_words(product: Product, step: Step, cut: FewCut, rows: Rows) -> int:
-    """Words of shared memory: the rows, whose place the sums take."""
-    extent = Extent.of(product, step, cut)
-    sums = product.m * extent.width * (cut.deep + 1)
-    return max(rows.words, sums)
+    """Words of shared memory in all: behind a block's own is what others of the cluster hand over, who may be further on."""
+    handed = product.m * Extent.of(product, step, cut).width * cut.parts if cut.parts > 1 else 0
+    return own_words(product, step, cut, rows) + handed
 
 
 def rows_of(product: Product, step: Step, cut: FewCut, memory: Memory) -> Rows:
@@ -223,6 +228,8 @@ class FewKernel:
             if early:
                 self._prefetch()
         self.warp = b.let(b.local // WARP, "warp")
+        if self._takers > cut.threads:
+            self.streaming.arrive()
 
     @property
     def groups(self) -> int:
@@ -416,33 +423,47 @@ class FewKernel:
         """Add up what warps and blocks have, and hand it on; ``ahead`` is what the only unit of a thread reads."""
         b, cut, unit = self.builder, self.cut, sink.unit
         across = self.width // unit
-        joined = cut.parts > 1 and self.streaming.clusters
+        count = self.product.m * across
+        joined = self._takers > cut.threads
         if joined:
-            with b.for_(b.local, self._count // unit, cut.threads, name="o") as o:
-                totals = self._own(b.let(o * unit), unit)
-                self._numbers(unit)[b.let(o + self._joined // unit)] = b.vector(totals)
-            self.streaming.sync_cluster()
-        first, count = self._first_unit(), self.product.m * across
-        with b.for_(first, count, self._takers, name="o") as o:
+            self._hand_out(count, unit)
+        with b.for_(self._first_unit(), count, self._takers, name="o") as o:
             row: Number = b.let(o // across) if self.product.m > 1 else 0
-            inside = b.let(o % across * unit)
-            column = b.let(self.place.column + inside)
+            column = b.let(self.place.column + o % across * unit)
             sums: list[Value] = []
             for value in range(self.values):
-                at = b.let(b.index(row) * self.extent.width + inside + value * self.width)
-                sums += (
-                    self._of_all(b.let(at + self._joined), unit) if joined else self._own(at, unit)
-                )
+                if joined:
+                    sums += self._of_all(b.let((o + value * count) * unit), unit)
+                else:
+                    sums += self._own(self._place_of(o, value, unit), unit)
             with b.if_(column < self.taken.n if self.taken.n % self.width else None):
                 sink.write(sink.line(self.place.batch, row), column, sums, ahead)
-        if joined:
-            # Nobody ends while others read its shared memory.
-            self.streaming.sync_cluster()
+
+    def _place_of(self, unit: Value, value: int, size: int) -> Value:
+        """The number of the first sum of a unit: of its row, and of one of the halves."""
+        across = self.width // size
+        inside = unit % across * size + value * self.width
+        return self.builder.let(unit // across * self.extent.width + inside)
+
+    def _hand_out(self, count: int, unit: int) -> None:
+        """Let the blocks of the cluster have the sums of the units that are theirs."""
+        b, cut = self.builder, self.cut
+        # All have begun, so there is memory to write to.
+        self.streaming.await_cluster()
+        rank = self.streaming.rank()
+        with b.for_(b.local, count, cut.threads, name="o") as o:
+            owner = b.let(o // cut.threads % cut.parts, "owner")
+            for value in range(self.values):
+                totals = self._own(self._place_of(o, value, unit), unit)
+                own = b.let((rank * (count * self.values) + (o + value * count)) * unit)
+                to = b.let(own + self._joined)
+                self.streaming.store_to(self.rows.memory, to, owner, totals)
+        self.streaming.sync_cluster()
 
     @property
     def _joined(self) -> int:
-        """The number of the first of a block's totals in shared memory."""
-        return self.cut.deep * self._count
+        """The number of the first of the sums in shared memory that blocks of the cluster have handed over."""
+        return own_words(self.product, self.step, self.cut, self.rows)
 
     def _numbers(self, width: int) -> Memory:
         return self.rows.view(width, floats=True)
@@ -458,15 +479,13 @@ class FewKernel:
 
     def _of_all(self, at: Value, unit: int) -> list[Value]:
         """Neighbouring sums of all blocks of a cluster, in their order."""
-        b = self.builder
-        found = [
-            self.streaming.load_of(self.rows.memory, at, rank, unit)
-            for rank in range(self.cut.parts)
-        ]
-        totals = found[0]
-        for others in found[1:]:
-            totals = [b.let(x + y) for x, y in zip(totals, others, strict=True)]
-        return totals
+        b, memory, each = self.builder, self._numbers(unit), self.product.m * self.extent.width
+        places = [b.let(at + (self._joined + rank * each)) for rank in range(self.cut.parts)]
+        found = [b.let(memory[b.let(place // unit)]) for place in places]
+        total = found[0]
+        for other in found[1:]:
+            total = b.let(total + other)
+        return total.parts
 
 
 class _Pieces:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol, cast
 
@@ -16,8 +16,9 @@ from ..machine import CLUSTERS, Machine
 from ..printer import Printer
 from ..printer.memory import item_of
 from .assembly import F32, I32, assembly, listed
+from .assembly import Value as Raw
 from .copies import bulk_prefetch
-from .threads import cluster_rank, cluster_sync
+from .threads import cluster_arrive, cluster_rank, cluster_sync, cluster_wait
 
 LOAD = "ld.global.nc.v4.b32"
 ONCE = "ld.global.nc.L1::no_allocate.L2::128B.v4.b32"
@@ -52,6 +53,18 @@ class Streaming(Protocol):
 
     def sync_cluster(self) -> None:
         """Wait for all threads of the cluster, and see what they wrote."""
+        ...
+
+    def arrive(self) -> None:
+        """The first half of ``sync_cluster``: tell that this thread has come."""
+        ...
+
+    def await_cluster(self) -> None:
+        """The second half: wait until all have come."""
+        ...
+
+    def store_to(self, memory: Memory, item: Value, rank: Value, values: Sequence[Value]) -> None:
+        """Write numbers of f32, 1 or 4, to another block's shared memory, from the one with this number on."""
         ...
 
     def load_of(self, memory: Memory, item: Value, rank: int, count: int) -> list[Value]:
@@ -114,12 +127,34 @@ class CardStreaming:
         """See ``Streaming``."""
         cluster_sync(self.builder.ir)
 
-    def load_of(self, memory: Memory, item: Value, rank: int, count: int) -> list[Value]:
+    def arrive(self) -> None:
         """See ``Streaming``."""
+        cluster_arrive(self.builder.ir)
+
+    def await_cluster(self) -> None:
+        """See ``Streaming``."""
+        cluster_wait(self.builder.ir)
+
+    def store_to(self, memory: Memory, item: Value, rank: Value, values: Sequence[Value]) -> None:
+        """See ``Streaming``."""
+        p, count = self.builder, len(values)
+        given = listed(2, 4) if count == 4 else "$2"
+        text = (
+            "{ .reg .b32 there; mapa.shared::cluster.u32 there, $0, $1; "
+            f"st.shared::cluster{'.v4' if count == 4 else ''}.f32 [there], {given}; }}"
+        )
+        operands = [self._address(memory, item), p.raw(rank), *map(p.raw, values)]
+        assembly(p.ir, text, (), operands)
+
+    def _address(self, memory: Memory, item: Value) -> Raw:
+        """Where a number of this block's shared memory lies."""
         p = self.builder
         base = p.ir.ptrtoint(p.bases[memory.name], I32)
-        address = p.held(p.ir.add(base, p.raw(p.index(item * 4))))
-        return self.load_at(address, rank, count)
+        return p.ir.add(base, p.raw(p.index(item * 4)))
+
+    def load_of(self, memory: Memory, item: Value, rank: int, count: int) -> list[Value]:
+        """See ``Streaming``."""
+        return self.load_at(self.builder.held(self._address(memory, item)), rank, count)
 
     def load_at(self, address: Value, rank: int, count: int) -> list[Value]:
         """See ``Streaming``."""
@@ -170,6 +205,18 @@ class EmulatedStreaming:
         raise InternalError("an emulated device has no clusters")
 
     def sync_cluster(self) -> None:
+        """See ``Streaming``."""
+        self.rank()
+
+    def arrive(self) -> None:
+        """See ``Streaming``."""
+        self.rank()
+
+    def await_cluster(self) -> None:
+        """See ``Streaming``."""
+        self.rank()
+
+    def store_to(self, memory: Memory, item: Value, rank: Value, values: Sequence[Value]) -> None:
         """See ``Streaming``."""
         self.rank()
 
