@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from darner.backends.cuda import kernels
+from darner.backends.cuda.code import to_ptx
 from darner.backends.cuda.contract.mma import MmaCut, MmaTile
 from darner.backends.cuda.contract.operands import layout_of
 from darner.backends.cuda.contract.plan import ranked
@@ -45,3 +47,14 @@ def test_a_product_of_few_tiles_and_long_sums_is_shared_by_clusters():
     assert best.joined
     assert best.raster(found).tiles <= HOPPER.processors
     assert not any(getattr(cut, "joined", False) for cut in ranked(found, layouts, EMULATED))
+
+
+@pytest.mark.parametrize("shape", [(128, 576, 1536), (128, 3072, 576)])
+def test_weights_of_short_prompts_are_on_their_way_before_the_launch_ahead_has_ended(shape):
+    text = to_ptx(kernels.written(spec_of(product(*shape, "NN")), HOPPER).stages[0].ir, "sm_90a")
+    assert text.count("bulk.prefetch.L2") == 1
+    assert text.index("bulk.prefetch.L2") < text.index("griddepcontrol.wait")
+    long = to_ptx(
+        kernels.written(spec_of(product(2048, *shape[1:], "NN")), HOPPER).stages[0].ir, "sm_90a"
+    )
+    assert "bulk.prefetch" not in long

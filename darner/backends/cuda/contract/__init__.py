@@ -10,6 +10,7 @@
     mma         the kernel from sm_80 on: cp.async, ldmatrix, mma.sync; of sm_90a too for what no tensor map can say
     fma         the kernel of f32 without tensor cores
     fragments   sums from registers to the common epilogue
+    ahead       weights that are brought to the L2 cache while the launch ahead still runs
     joined      sums of the blocks of a cluster, added up where they are written
     store       sums from registers to a result by tensor maps, where nothing but a cast comes after them
 

@@ -23,6 +23,7 @@ from ....lower.strided import is_tf32, is_view
 from ..instructions.warp import Cores, cores_of
 from ..machine import TENSOR_CORES, Machine
 from ..printer import Printer
+from .ahead import bring_operand
 from .fma import FmaCut, write_fma
 from .mma import MmaCut, Source, write_mma
 from .operands import Layout, layout_of, packed_elements, packed_layout
@@ -181,6 +182,7 @@ def _write_ring(
     givens, scratch = givens_of(lying, begin, transposed=transposed)
     stages = _packs(spec, machine, lying, givens)
     dispatch = Dispatch(spec, machine, threads=tile.threads, whole=product.taken.in_fours)
+    bring_operand(dispatch, product, cut.raster(product).tiles)
     cast(Printer, dispatch.builder).blocks_together(tile.blocks)
     if joined:
         cast(Printer, dispatch.builder).cluster = (cut.parts, 1, 1)
@@ -207,6 +209,7 @@ def write_by_wgmma(spec: Spec, machine: Machine, product: Product, cut: WgmmaCut
     givens, scratch = givens_of(product, parts * part_bytes(product) if parts > 1 else 0)
     stages = _packs(spec, machine, product, givens)
     dispatch = Dispatch(spec, machine, threads=cut.tile.threads, whole=product.taken.in_fours)
+    bring_operand(dispatch, product, cut.blocks)
     sources = []
     for side, given in enumerate(givens):
         layout = given.layout
