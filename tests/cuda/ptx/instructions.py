@@ -51,8 +51,6 @@ IGNORED = (
     "cp.async.bulk.commit_group",
     "cp.async.bulk.wait_group",
     "cp.async.bulk.prefetch",
-    "cp.async.commit_group",
-    "cp.async.wait_group",
     "prefetch",
     "wgmma.fence",
     "wgmma.commit_group",
@@ -436,18 +434,6 @@ def wgmma(warp, parts, operands, mask):
     return True
 
 
-def async_copy(warp, parts, operands, mask):
-    """``cp.async`` of 16 bytes, of which the last may be zeros; it is there at once."""
-    to, source = warp.address(operands[0]), warp.address(operands[1])
-    count = warp.get(operands[3], np.uint32) if len(operands) > 3 else np.full(LANES, 16)
-    for lane in np.flatnonzero(mask):
-        kept = warp.block.bytes("shared", to[lane], 16)
-        kept[:] = 0
-        if count[lane]:
-            kept[: count[lane]] = warp.block.bytes("global", source[lane], int(count[lane]))
-    return True
-
-
 def mma(warp, parts, operands, mask):
     """``mma.sync`` of 16 rows by 8 columns of 16-bit numbers."""
     assert mask.all()
@@ -485,7 +471,6 @@ def prmt(warp, parts, operands, mask):
 
 
 SPECIAL = {
-    "cp.async.cg": async_copy,
     "mma.sync": mma,
     "prmt": prmt,
     "ld.": load,

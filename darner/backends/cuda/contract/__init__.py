@@ -11,7 +11,6 @@
     fma         the kernel of f32 without tensor cores
     fragments   sums from registers to the common epilogue
     ahead       weights that are brought to the L2 cache while the launch ahead still runs
-    joined      sums of the blocks of a cluster, added up where they are written
     store       sums from registers to a result by tensor maps, where nothing but a cast comes after them
 
 Operands with element-wise code before them, weights that are decoded, and older GPUs are the common template's (``codegen.simt.contract``). Begin with ``template``.

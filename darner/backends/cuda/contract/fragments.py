@@ -86,7 +86,7 @@ class SumWriter:
         line, own = b.let(lane // across), b.let(lane % across * unit)
         chunks = columns // (across * unit)
         together = _together(count // high, sink.ahead * chunks)
-        with b.for_(*self._lines(count // high, together), together, name="line") as number:
+        with b.for_(0, count // high, together, name="line") as number:
             units = []
             for i in range(together):
                 inside = b.let((number + i) * high + line)
@@ -109,10 +109,6 @@ class SumWriter:
                 ):
                     sink.write(target, column, sums, ahead)
 
-    def _lines(self, count: int, together: int) -> tuple[Number, Number]:
-        """The first of so many lines that this warp takes, and the one after its last; some are taken ``together``."""
-        return 0, count
-
     def _clipped(self, place: Value, extent: int, unit: int) -> Number:
         """A row or column, or the last one that there is: what is read there is not written."""
         if not self._cut(extent):
@@ -128,11 +124,9 @@ class SumWriter:
         b, room = self.builder, self.room
         piece = b.let((column >> 2) ^ ((row & 3) << 1))
         at = b.let(room.address + row * room.pitch + (piece << 4))
-        return self._read_at(b.let(at + ((column & 3) << 2)) if unit == 1 else at, unit)
-
-    def _read_at(self, address: Value, count: int) -> list[Value]:
-        """Sums from an address of shared memory on: one, or four."""
-        return [self.cores.load_one(address)] if count == 1 else self.cores.load_four(address)
+        if unit == 1:
+            return [self.cores.load_one(b.let(at + ((column & 3) << 2)))]
+        return self.cores.load_four(at)
 
 
 class FragmentWriter(SumWriter):

@@ -22,7 +22,6 @@ from ....graph import dtypes
 from ....graph.integers import ceil_div
 from ..instructions.warp import Cores
 from .fragments import Corner, FragmentWriter, Room
-from .joined import JoinedWriter
 from .operands import PIECE, Layout
 from .raster import Raster
 
@@ -77,21 +76,19 @@ class MmaTile:
 
 @dataclass(frozen=True)
 class MmaCut:
-    """A tile, the number of parts that sums are cut into, and whether these are blocks of a cluster, which add them up themselves."""
+    """A tile, and the number of parts that sums are cut into."""
 
     tile: MmaTile
     parts: int = 1
-    joined: bool = False
 
     @property
     def name(self) -> str:
         """What tells it from others."""
-        parts = f", {self.parts} {'blocks of a cluster' if self.joined else 'parts'}"
-        return self.tile.name + (parts if self.parts > 1 else "")
+        return self.tile.name + (f", {self.parts} parts" if self.parts > 1 else "")
 
     def raster(self, product: Product) -> Raster:
         """The order of a product's tiles."""
-        return Raster.of(product, self.tile.bm, self.tile.bn, self.parts, joined=self.joined)
+        return Raster.of(product, self.tile.bm, self.tile.bn, self.parts)
 
 
 @dataclass(frozen=True)
@@ -331,34 +328,24 @@ def write_mma(
     dtype = sources[0].layout.dtype
     own = _Warp(b, cores, tile, "tf32" if dtype is dtypes.f32 else dtype.name, readers)
     total = ceil_div(product.k, ROW // dtype.itemsize)
-    _write_loop(cores, own, loaders, raster.blocks(b, place.part, total), whole=cut.parts == 1)
+    _write_loop(cores, own, loaders, *raster.blocks(b, place.part, total))
     values = len(product.halves) or 1
     first = b.let((place.column + column) // values)
     corner = Corner(place.batch, b.let(place.row + row), first)
     room = Room(b.let(cores.base + warp * (tile.wm * tile.wn * 4)), tile.wn)
     took.begin()
-    if cut.joined:
-        JoinedWriter(dispatch, cores, product, room, cut.parts).write(took, corner, own.sums)
-    else:
-        FragmentWriter(b, cores, product, room).write(took, corner, own.sums)
+    FragmentWriter(b, cores, product, room).write(took, corner, own.sums)
 
 
 def _write_loop(
-    cores: Cores,
-    own: _Warp,
-    loaders: Sequence[PieceLoader],
-    blocks: tuple[Value, Value],
-    *,
-    whole: bool,
+    cores: Cores, own: _Warp, loaders: Sequence[PieceLoader], first: Value, last: Value
 ) -> None:
-    """Write the loop over blocks of terms; if these are not the ``whole`` sums, others have what comes after the last."""
+    """Write the loop over blocks of terms."""
     b, tile = own.builder, own.tile
-    first, last = blocks
 
     def copy(block: Value, stage: Value) -> None:
-        with b.if_(None if whole else block < last):
-            for loader in loaders:
-                loader.copy(block, stage)
+        for loader in loaders:
+            loader.copy(block, stage)
         cores.commit()
 
     def arrive() -> None:

@@ -9,9 +9,8 @@ from dataclasses import replace
 
 from ....codegen.simt.contract.product import Product, part_bytes
 from ....graph.integers import ceil_div
-from ..machine import CLUSTERS, Capability, Machine
+from ..machine import Capability, Machine
 from .fma import FmaCut, FmaTile
-from .joined import MOST_PARTS as MOST_JOINED
 from .mma import MmaCut, MmaTile
 from .operands import Layout
 from .wgmma import WgmmaCut, WgmmaTile
@@ -72,10 +71,6 @@ BYTES = 3_600_000.0
 """That go to or from memory in a microsecond."""
 BYTES_OF_ONE = 45_000.0
 """The same of one multiprocessor, while the others rest."""
-JOIN = 0.6
-"""The blocks of a cluster wait for each other, twice."""
-JOIN_OF_ONE = 0.04
-"""What one of them has is read."""
 LEAST_BLOCKS = 4
 """Blocks of terms that a part of sums has at least."""
 MOST_PARTS = 16
@@ -118,26 +113,7 @@ def ranked(product: Product, layouts: tuple[Layout, Layout], machine: Machine) -
             tiles = [tile for tile in tiles if product.n % tile.wn == 0]
         parts = _parts(product, layouts[0].dtype.itemsize)
         found = [MmaCut(tile, count) for tile in tiles for count in parts]
-    found += _joined_cuts(product, layouts, machine)
     return sorted(found, key=lambda cut: expected(product, layouts, cut, machine))
-
-
-def _joined_cuts(
-    product: Product, layouts: tuple[Layout, Layout], machine: Machine
-) -> list[MmaCut]:
-    """The ways in which clusters share the sums of a product that has few tiles, and add them up themselves."""
-    if machine.capability < CLUSTERS or machine.emulated or product.halves:
-        return []
-    blocks = ceil_div(product.k, 128 // layouts[0].dtype.itemsize)
-    found = []
-    for tile in MMA_TILES:
-        tiles = MmaCut(tile).raster(product).tiles
-        for parts in range(2, min(MOST_JOINED, blocks) + 1):
-            whole = ceil_div(blocks, ceil_div(blocks, parts)) == parts
-            fits = tile.shared_bytes * tile.blocks <= machine.most_shared
-            if whole and fits and tiles * parts <= machine.processors:
-                found.append(MmaCut(tile, parts, joined=True))
-    return found
 
 
 def _has_room(tile: WgmmaTile, layouts: tuple[Layout, Layout], machine: Machine) -> bool:
@@ -213,8 +189,6 @@ def _expected(
     time = each * (TILE + write * sharing + blocks * max(work * sharing, LATENCY))
     read = product.count * (product.m + product.n) * product.k * itemsize / BYTES
     found = LAUNCH + max(time, read + moved)
-    if isinstance(cut, MmaCut) and cut.joined:
-        return found + JOIN + JOIN_OF_ONE * cut.parts
     if cut.parts > 1:
         found += LAUNCH + 2 * cut.parts * part_bytes(product) / BYTES + moved
     return found

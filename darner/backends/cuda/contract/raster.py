@@ -34,7 +34,6 @@ class Raster:
         parts: parts of each sum.
         bm: rows of a tile.
         bn: columns of a tile.
-        joined: whether the parts of a tile follow each other, as the blocks of a cluster do.
     """
 
     down: int
@@ -43,13 +42,12 @@ class Raster:
     parts: int
     bm: int
     bn: int
-    joined: bool = False
 
     @staticmethod
-    def of(product: Product, bm: int, bn: int, parts: int = 1, *, joined: bool = False) -> Raster:
+    def of(product: Product, bm: int, bn: int, parts: int = 1) -> Raster:
         """That of a product's tiles of so many rows and columns."""
         down, across = ceil_div(product.m, bm), ceil_div(product.n, bn)
-        return Raster(down, across, product.count, parts, bm, bn, joined)
+        return Raster(down, across, product.count, parts, bm, bn)
 
     @property
     def tiles(self) -> int:
@@ -59,17 +57,13 @@ class Raster:
     def place(self, b: Simt, number: Value) -> Place:
         """What the tile of a number is."""
         each = self.down * self.across
-        part = b.let(number % self.parts, "part")
-        if self.joined:
-            number = b.let(number // self.parts)
         tile, rest = b.let(number % each), b.let(number // each)
         top = b.let(tile // (self.across * RASTER) * RASTER, "top")
         high = b.let(b.min(self.down - top, RASTER))
         within = b.let(tile - top * self.across)
         row, column = b.let(top + within % high), b.let(within // high)
         batch: Number = b.let(rest % self.count, "matrix") if self.count > 1 else 0
-        if not self.joined:
-            part = b.let(rest // self.count, "part")
+        part = b.let(rest // self.count, "part")
         return Place(part, batch, b.let(row * self.bm, "row0"), b.let(column * self.bn, "column0"))
 
     def blocks(self, b: Simt, part: Value, total: int) -> tuple[Value, Value]:

@@ -172,8 +172,7 @@ def _write_ring(
     write: Callable[[Dispatch, Cores, Sequence[Source], SinkOf], None],
 ) -> Written:
     """The launches of a product whose tiles ``cp.async`` brings."""
-    joined = isinstance(cut, MmaCut) and cut.joined
-    tile, parts = cut.tile, 1 if joined else cut.parts
+    tile, parts = cut.tile, cut.parts
     begin = parts * part_bytes(product) if parts > 1 else 0
     transposed = True if isinstance(cut, FmaCut) else None
     # A warp has as many columns of either half.
@@ -184,8 +183,6 @@ def _write_ring(
     dispatch = Dispatch(spec, machine, threads=tile.threads, whole=product.taken.in_fours)
     bring_operand(dispatch, product, cut.raster(product).tiles)
     cast(Printer, dispatch.builder).blocks_together(tile.blocks)
-    if joined:
-        cast(Printer, dispatch.builder).cluster = (cut.parts, 1, 1)
     cores = cores_of(dispatch.builder, machine, tile.shared_bytes)
     sink = sink_of(dispatch, product, parts)
     sources = []
