@@ -71,10 +71,6 @@ class Streaming(Protocol):
         """Numbers of f32, 1 or 4, of another block's shared memory, from the one with this number on."""
         ...
 
-    def load_at(self, address: Value, rank: int, count: int) -> list[Value]:
-        """The same from an address of shared memory on."""
-        ...
-
 
 class CardStreaming:
     """The instructions of a card."""
@@ -154,18 +150,14 @@ class CardStreaming:
 
     def load_of(self, memory: Memory, item: Value, rank: int, count: int) -> list[Value]:
         """See ``Streaming``."""
-        return self.load_at(self.builder.held(self._address(memory, item)), rank, count)
-
-    def load_at(self, address: Value, rank: int, count: int) -> list[Value]:
-        """See ``Streaming``."""
-        p = self.builder
+        p, address = self.builder, self._address(memory, item)
         vector = ".v4" if count == 4 else ""
         found = listed(0, 4) if count == 4 else "$0"
         text = (
             f"{{ .reg .b32 there; mapa.shared::cluster.u32 there, ${count}, {rank}; "
             f"ld.shared::cluster{vector}.f32 {found}, [there]; }}"
         )
-        return [p.held(x) for x in assembly(p.ir, text, [F32] * count, [p.raw(address)])]
+        return [p.held(x) for x in assembly(p.ir, text, [F32] * count, [address])]
 
 
 class EmulatedStreaming:
@@ -221,10 +213,6 @@ class EmulatedStreaming:
         self.rank()
 
     def load_of(self, memory: Memory, item: Value, rank: int, count: int) -> list[Value]:
-        """See ``Streaming``."""
-        return [self.rank()]
-
-    def load_at(self, address: Value, rank: int, count: int) -> list[Value]:
         """See ``Streaming``."""
         return [self.rank()]
 
