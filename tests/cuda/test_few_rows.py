@@ -47,6 +47,14 @@ def test_every_kind_of_steps(m, cut, layout, dtype):
     assert_near(found, wanted_product(arrays, layout), 1e-6)
 
 
+@pytest.mark.parametrize("k", [333, 656, 84])
+def test_a_last_part_that_has_less_than_the_others(k):
+    graph = product(2, 136, k, "NN", "bf16", (2,))
+    arrays = arrays_of(graph)
+    found = written_and_run(spec_of(graph), arrays, by(FewCut(4, 1, 5, 2)))
+    assert_near(found, wanted_product(arrays, "NN"), 1e-6)
+
+
 @pytest.mark.parametrize("dtype", KINDS)
 @pytest.mark.parametrize("layout", ["NN", "NT"])
 def test_blocks_of_a_cluster_add_up_what_they_have(layout, dtype):

@@ -380,7 +380,7 @@ class FewKernel:
             return
         base = b.variable(place.first, "base")
         held = [[b.variable(word, "held") for word in words] for words in ahead]
-        if last >= 2 * together:
+        if self.extent.each >= 2 * together:
             with b.while_(lambda: base + 2 * together <= place.stop):
                 coming = load(steps_from(base + together), whole=True)
                 add([[b.let(word) for word in words] for words in held], b.let(base), whole=True)
@@ -388,7 +388,7 @@ class FewKernel:
                     for word, value in zip(words, fresh, strict=True):
                         word.set(value)
                 base.set(base + together)
-        rest = self.extent.each % together or last % together or last < 2 * together
+        rest = self.extent.each % together or last % together
         coming = load(steps_from(b.let(base + together)), whole=False) if rest else []
         add([[b.let(word) for word in words] for words in held], b.let(base), whole=whole)
         if rest:
