@@ -47,7 +47,7 @@ def test_every_kind_of_steps(m, cut, layout, dtype):
     assert_near(found, wanted_product(arrays, layout), 1e-6)
 
 
-@pytest.mark.parametrize("k", [333, 656, 84])
+@pytest.mark.parametrize("k", [333, 656, 200])
 def test_a_last_part_that_has_less_than_the_others(k):
     graph = product(2, 136, k, "NN", "bf16", (2,))
     arrays = arrays_of(graph)
