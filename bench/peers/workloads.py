@@ -352,11 +352,14 @@ class Llama1b(Llama):
     vocabulary: int = 32000
 
     def values(self) -> Iterator[tuple[str, np.ndarray]]:
-        """The same numbers over and over in each weight: drawing a billion takes longer than all that is measured."""
+        """The same numbers over and over, and in all weights that are alike: drawing a billion takes longer than all that is measured."""
         block = Weight((1 << 20,), 1.0).value("block")
+        made: dict[Weight, np.ndarray] = {}
         for name, weight in self.weights().items():
-            flat = np.resize(block, weight.size) * np.float32(weight.scale)
-            yield name, flat.reshape(weight.shape) + np.float32(weight.center)
+            if weight not in made:
+                flat = np.resize(block, weight.size) * np.float32(weight.scale)
+                made[weight] = flat.reshape(weight.shape) + np.float32(weight.center)
+            yield name, made[weight]
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from darner.backends.cuda import kernels
-from darner.backends.cuda.contract.dots import step_of
 from darner.backends.cuda.contract.few import cuts_of
 from darner.backends.cuda.contract.few_template import few_product, write_few
 from tests.cuda.card import needs_card
@@ -40,7 +39,7 @@ def test_every_way_to_share_the_work_out(number, monkeypatch):
         found = few_product(spec, machine)
         if found is None:
             return common(spec, machine)
-        ways = cuts_of(found[0], step_of(found[1]), machine)
+        ways = cuts_of(*found, machine)
         taken.append(ways[number % len(ways)])
         return write_few(spec, machine, *found, taken[-1])
 

@@ -6,6 +6,7 @@ blocks, in their order, from their shared memory. Without clusters a second laun
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import log2
@@ -23,13 +24,13 @@ from ....graph.integers import ceil_div
 from ..instructions.stream import Streaming
 from ..instructions.warp import Cores
 from ..machine import CLUSTERS, STATIC_SHARED, Machine
-from .dots import WARP, Columns, Dots, Rows, Step, dots_of, first_item, step_of
+from .dots import WARP, Columns, Dots, Rows, Step, dots_of, step_of
 from .operands import PIECE, Layout
 
 MOST_ROWS = 16
 """Up to so many rows there are these kernels."""
-MOST_PARTS = 8
-"""Blocks of a cluster, on every card that has clusters."""
+PARTS = (1, 2, 4, 8)
+"""Blocks of a cluster: such numbers as leave few multiprocessors over."""
 PIECES = 8
 """Pieces of 16 bytes that a lane asks for before it uses the first."""
 
@@ -45,8 +46,6 @@ CLUSTER_OF_ONE = 0.03
 """And read what one of them has."""
 DISPATCH = 2.2
 """Microseconds of another launch."""
-MOST_AHEAD = 32 << 10
-"""Bytes that a block asks for before the launch ahead has ended."""
 WARPS = (2, 4, 8, 16)
 """Warps of a block."""
 REGISTERS = 1 << 16
@@ -62,18 +61,21 @@ class FewCut:
         deep: warps that share the terms of a column.
         parts: blocks that share them.
         ahead: steps that a warp asks for before it uses the first.
+        narrow: whether warps have half as many columns (``dots.step_of``).
     """
 
     across: int
     deep: int
     parts: int
     ahead: int
+    narrow: bool = False
 
     @property
     def name(self) -> str:
         """What tells it from others."""
         parts = f", {self.parts} parts" if self.parts > 1 else ""
-        return f"few rows by {self.across} x {self.deep} warps, {self.ahead} ahead{parts}"
+        narrow = " of few columns" if self.narrow else ""
+        return f"few rows by {self.across} x {self.deep} warps{narrow}, {self.ahead} ahead{parts}"
 
     @property
     def threads(self) -> int:
@@ -102,6 +104,12 @@ class Extent:
         return Extent(step.columns * cut.across, ceil_div(total, cut.parts), total)
 
 
+def few_blocks(product: Product, step: Step, cut: FewCut) -> int:
+    """Blocks of a product's launch."""
+    width = Extent.of(product, step, cut).width
+    return ceil_div(product.n, width) * product.count * cut.parts
+
+
 def own_words(product: Product, step: Step, cut: FewCut, rows: Rows) -> int:
     """Words of shared memory for what a block has itself: the rows, whose place its warps' sums take."""
     sums = product.m * Extent.of(product, step, cut).width * cut.deep
@@ -119,43 +127,54 @@ def rows_of(product: Product, step: Step, cut: FewCut, memory: Memory) -> Rows:
     return Rows(memory, product.m, Extent.of(product, step, cut).each * step.terms, step)
 
 
-def cuts_of(product: Product, step: Step, machine: Machine) -> list[FewCut]:
+def cuts_of(product: Product, layout: Layout, machine: Machine) -> list[FewCut]:
     """How a product may be shared out: what is expected to be best first; none where its rows have no room in shared memory."""
+    steps = [step_of(layout)]
+    if layout.along == "free" and layout.dtype.itemsize == 2 and product.m <= MOST_ROWS // 2:
+        steps.append(step_of(layout, narrow=True))
+    found = [
+        (expected(product, step, cut, machine), number, cut)
+        for step in steps
+        for number, cut in enumerate(_cuts(product, step, machine))
+    ]
+    return [cut for _, _, cut in sorted(found, key=lambda one: one[:2])]
+
+
+def _cuts(product: Product, step: Step, machine: Machine) -> list[FewCut]:
+    """The ways in which warps that take such steps may share a product out."""
     total = ceil_div(product.k, step.terms)
     clusters = machine.capability >= CLUSTERS and not machine.emulated
     nowhere = Memory("rows", dtypes.u32, vector=4)
     pieces = PIECES if product.m <= MOST_ROWS // 2 or step.itemsize == 2 else PIECES // 2
     found = []
-    for warps in WARPS:
-        for across in (1, 2, 4):
-            for parts in range(1, MOST_PARTS + 1):
-                deep = warps // across
-                each = ceil_div(total, parts)
-                if product.halves and not (across % 2 == 0 and (parts == 1 or clusters)):
-                    continue
-                if not deep or (parts > 1 and ceil_div(total, each) < parts):
-                    continue
-                ahead = max(1, min(pieces // step.pieces, ceil_div(each, deep)))
-                cut = FewCut(across, deep, parts, ahead)
-                words = shared_words(product, step, cut, rows_of(product, step, cut, nowhere))
-                registers = cut.threads * _registers(product, step)
-                if 4 * words <= STATIC_SHARED and registers <= REGISTERS:
-                    found.append(cut)
-    return sorted(found, key=lambda cut: expected(product, step, cut, machine))
+    for warps, across, parts in itertools.product(WARPS, (1, 2, 4), PARTS):
+        deep, each = warps // across, ceil_div(total, parts)
+        if product.halves and not (across % 2 == 0 and (parts == 1 or clusters)):
+            continue
+        if not deep or (parts > 1 and ceil_div(total, each) < parts):
+            continue
+        ahead = max(1, min(pieces // step.pieces, ceil_div(each, deep)))
+        cut = FewCut(across, deep, parts, ahead, step.narrow)
+        words = shared_words(product, step, cut, rows_of(product, step, cut, nowhere))
+        registers = cut.threads * _registers(product, step)
+        if 4 * words <= STATIC_SHARED and registers <= REGISTERS:
+            found.append(cut)
+    return found
 
 
 def expected(product: Product, step: Step, cut: FewCut, machine: Machine) -> float:
     """Microseconds that a product is expected to take: what the busiest multiprocessor reads, at the rate of what it has asked for."""
     extent = Extent.of(product, step, cut)
-    blocks = ceil_div(product.n, extent.width) * product.count * cut.parts
+    blocks = few_blocks(product, step, cut)
     resident = max(1, REGISTERS // (cut.threads * _registers(product, step)))
-    busiest = ceil_div(blocks, machine.processors)
-    if cut.parts > 1:
-        # Blocks of a cluster may be put beside each other where there is room.
-        busiest = max(busiest, min(resident, cut.parts))
+    # Parts of a card that clusters lie in have multiprocessors left over.
+    left = machine.processors // 11 if cut.parts > 2 else 0
+    side_by_side = machine.processors - left
+    turns = ceil_div(blocks, side_by_side * resident)
+    together = min(resident, ceil_div(blocks, side_by_side))
     rounds = ceil_div(extent.each, cut.deep)
-    own = extent.width * extent.each * step.terms * step.itemsize * busiest
-    asked = min(busiest, resident) * cut.threads * PIECE * step.pieces * min(rounds, cut.ahead)
+    own = extent.width * extent.each * step.terms * step.itemsize * together * turns
+    asked = together * cut.threads * PIECE * step.pieces * min(rounds, cut.ahead)
     rate = min(asked / LATENCY, BYTES_OF_ONE)
     stored = product.count * product.n * product.k * step.itemsize
     found = LATENCY + max(own / rate, stored / BYTES)
@@ -211,7 +230,7 @@ class FewKernel:
         self.dispatch, self.product, self.cut = dispatch, product, cut
         self.builder = b = dispatch.builder
         self.cores, self.streaming = tools
-        self.step = step_of(layout)
+        self.step = step_of(layout, narrow=cut.narrow)
         # Of a product in halves, a column is a column of either.
         self.taken, self.values = product.taken, len(product.halves) or 1
         self.extent = Extent.of(product, self.step, cut)
@@ -223,10 +242,7 @@ class FewKernel:
         leaf = product.operands[1].leaf
         memory = dispatch.as_vectors(dispatch.operand(leaf), layout.piece)
         self.columns = Columns(layout, memory, product.n, product.k)
-        with self.streaming.before_waiting() as early:
-            self.place = self._place()
-            if early:
-                self._prefetch()
+        self.place = self._place()
         self.warp = b.let(b.local // WARP, "warp")
         if self._takers > cut.threads:
             self.streaming.arrive()
@@ -234,7 +250,7 @@ class FewKernel:
     @property
     def groups(self) -> int:
         """Blocks of the launch."""
-        return ceil_div(self.taken.n, self.width) * self.product.count * self.cut.parts
+        return few_blocks(self.product, self.step, self.cut)
 
     @property
     def width(self) -> int:
@@ -249,52 +265,6 @@ class FewKernel:
         first = b.let(part * extent.each, "first")
         stop = b.let(b.min(first + extent.each, extent.total), "stop")
         return Place(batch, b.let(tile % across * self.width, "column"), part, first, stop)
-
-    def _prefetch(self) -> None:
-        """Have the first of the block's weights brought to the L2 cache."""
-        b = self.builder
-        for half in range(self.values):
-            first = b.let(self.place.column + half * self.taken.n)
-            if self.columns.layout.along == "free":
-                self._prefetch_terms(first)
-            else:
-                self._prefetch_columns(first)
-
-    def _prefetch_terms(self, first: Value) -> None:
-        """Of contiguous columns, the first terms: a thread has all of the block's columns of one."""
-        b, extent, columns = self.builder, self.extent, self.columns
-        layout, elements = columns.layout, self.dispatch.elements()
-        size, terms = layout.dtype.itemsize, self.step.terms
-        count = min(extent.each * terms, MOST_AHEAD // (extent.width * size))
-        left = (self.taken.n - self.place.column) * size // PIECE * PIECE
-        nbytes = b.let(b.min(left, self.width * size))
-        piece = b.let(first // layout.piece)
-        for line in range(0, count, self.cut.threads):
-            own = b.let(b.local + line)
-            term = b.let(self.place.first * terms + own)
-            inside = (own < count) & (term < columns.terms) & (nbytes > 0)
-            item = first_item(elements, columns, self.place.batch, piece)
-            along = offset(elements, term, layout.in_pieces("summed"))
-            item = elements.places.value(elements.places.add(item, along))
-            self.streaming.prefetch(columns.memory, item, nbytes, b.let(inside))
-
-    def _prefetch_columns(self, first: Value) -> None:
-        """Of contiguous terms, the first: a thread has a column."""
-        b, extent, columns = self.builder, self.extent, self.columns
-        layout, elements = columns.layout, self.dispatch.elements()
-        size, piece = layout.dtype.itemsize, layout.piece
-        each = min(extent.each * self.step.terms, MOST_AHEAD // (extent.width * size))
-        each = each // piece * piece
-        if not each:
-            return
-        start = b.let(self.place.first * self.step.terms)
-        terms = b.let(b.min(columns.terms - b.min(start, columns.terms), each))
-        own = b.let(first + b.local)
-        inside = (b.local < self.width) & (own < columns.extent) & (terms > 0)
-        item = first_item(elements, columns, self.place.batch, own)
-        along = offset(elements, b.let(start // piece), layout.in_pieces("summed"))
-        item = elements.places.value(elements.places.add(item, along))
-        self.streaming.prefetch(columns.memory, item, b.let(terms * size), b.let(inside))
 
     def write(self, sink: SinkOf, layout: Layout | None) -> None:
         """Write the kernel; ``layout`` is how the rows lie, where they lie in pieces along the terms."""

@@ -16,8 +16,9 @@ from ..instructions.stream import streaming_of
 from ..instructions.warp import cores_of
 from ..machine import Machine
 from ..printer import Printer
+from .ahead import bring_operand
 from .dots import step_of
-from .few import MOST_ROWS, FewCut, FewKernel, cuts_of
+from .few import MOST_ROWS, FewCut, FewKernel, cuts_of, few_blocks
 from .operands import Layout, layout_of
 from .template import memory_product, sink_of
 
@@ -49,6 +50,7 @@ def write_few(
 ) -> Written:
     """The launches of a product."""
     dispatch = Dispatch(spec, machine, threads=cut.threads, whole=product.taken.in_fours)
+    bring_operand(dispatch, product, few_blocks(product, step_of(layout, narrow=cut.narrow), cut))
     cores = cores_of(dispatch.builder, machine, 0)
     streaming = streaming_of(dispatch.builder, machine)
     joined = cut.parts == 1 or streaming.clusters
@@ -71,7 +73,7 @@ def _fits(spec: Spec, machine: AnyMachine) -> bool:
     if not isinstance(machine, Machine):
         return False
     found = few_product(spec, machine)
-    return found is not None and bool(cuts_of(found[0], step_of(found[1]), machine))
+    return found is not None and bool(cuts_of(*found, machine))
 
 
 def _write(spec: Spec, machine: AnyMachine) -> Written:
@@ -86,7 +88,7 @@ def _variants(spec: Spec, machine: AnyMachine) -> Variants:
     product, layout = found
     return {
         cut.name: partial(write_few, spec, machine, product, layout, cut)
-        for cut in cuts_of(product, step_of(layout), machine)[:MOST_VARIANTS]
+        for cut in cuts_of(product, layout, machine)[:MOST_VARIANTS]
     }
 
 
