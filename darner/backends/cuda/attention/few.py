@@ -38,8 +38,6 @@ MOST_SHARED = 40 << 10
 """Bytes of shared memory for what warps have at the end."""
 LONG = 4 << 20
 """Bytes of keys and values from which on it pays to have more blocks than clusters have, and a second launch."""
-MOST_HELD = 4
-"""Times 32 numbers of the queries' rows that lanes keep in registers."""
 LOADS = 16
 """Pieces that a lane asks for before it uses the first."""
 
@@ -169,7 +167,6 @@ class _Few:
         self._stage_queries(place)
         reader.start = start if isinstance(start, int) else b.let(start, "start")
         low, high = part_of_keys(reader, place.part, cut.parts, cut.warps * KEYS * cut.units)
-        b.barrier()
         self._begin()
         keys, values = (self._source(name, place) for name in ("k", "v"))
         step = cut.warps * cut.units * KEYS
@@ -227,8 +224,6 @@ class _Few:
         ]
         rows = [b.let(b.min(self.g + 8 * h, self.rows - 1)) for h in range(self.halves)]
         self.row_places = [b.let(row * self.pitch + self.t) for row in rows]
-        held = range(self.chunks) if self.chunks <= MOST_HELD else ()
-        self.left = [self._queries_of(chunk) for chunk in held]
         self.limits = [
             b.let(b.as_signed(row % self.attention.queries) + self.reader.start) for row in rows
         ]
@@ -246,6 +241,8 @@ class _Few:
         # Long rows have no room in registers beside each other.
         short = 2 * self.chunks + 4 * self.strips <= LOADS
         brought = [self._read_values(values, own, high) for own in units] if short else []
+        # The queries come to shared memory while the first keys are on their way.
+        b.barrier()
         scores = [self._scores(own, unit, high) for own, unit in zip(read, units, strict=True)]
         weights = self._weights(scores)
         brought = brought or [self._read_values(values, own, high) for own in units]
@@ -299,7 +296,7 @@ class _Few:
         for tile, chunks in enumerate(words):
             sums = [b.variable(0.0, "s", dtypes.f32) for _ in range(4)]
             for chunk, right in enumerate(chunks):
-                rows = self.left[chunk] if self.left else self._queries_of(chunk)
+                rows = self._queries_of(chunk)
                 low, high_rows = rows if self.halves == 2 else (rows[0], [nothing] * 4)
                 for i in (0, 2):
                     left = [low[i], high_rows[i], low[i + 1], high_rows[i + 1]]
