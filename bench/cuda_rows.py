@@ -150,6 +150,14 @@ def rows(n: int, m: int) -> Iterator[Case]:
         1e-4,
         gradients=("x", "w"),
     )
+    yield Case(
+        f"rms norm and residual backward {size}",
+        {**backward, "e": ((n, m), "f32", 0)},
+        lambda g, i: (i["x"].rms_norm(i["w"], 1e-5) * i["d"] + i["x"] * i["e"]).sum(),
+        lambda x, w, d, e: (torch_gradients(x, w, d)[0] + e, torch_gradients(x, w, d)[1]),
+        1e-4,
+        gradients=("x", "w"),
+    )
 
 
 def losses(n: int, m: int) -> Iterator[Case]:

@@ -17,15 +17,16 @@ import math
 from collections.abc import Collection, Sequence
 
 from ..graph.dims import Shape
-from ..graph.errors import InternalError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.types import TensorType, TupleType
+from .beside import Beside
 from .blocks import FilledBlocks
-from .columns import Columns
-from .groups import EPILOGUES, PLAIN, Fusing, Group, make_parts
+from .cut import least_cut
+from .groups import EPILOGUES, LARGEST, PLAIN, Fusing, Group, make_parts
 from .product_ends import ProductEnds
 from .roles import (
+    LEAST_ROWS,
     Along,
     ended_ops,
     is_aligned,
@@ -55,17 +56,18 @@ def fuse(
     work = _Fusion(graph, multipliers, fusing)
     work.epilogues()
     work.ends(ended_ops() if ended is None else ended)
-    handed = work.hand_over()
     work.sides()
-    work.rows(handed)
-    work.columns()
+    work.narrow()
+    work.rows()
     work.maps()
     work.blocks()
+    if fusing.beside:
+        work.besides()
     return work.ordered()
 
 
-class _Fusion(FilledBlocks, ProductEnds, Columns):
-    """Groups of nodes, joined step by step."""
+class _Fusion(FilledBlocks, ProductEnds, Beside):
+    """Which groups are joined, and what they become."""
 
     # ------------------------------------------------------------- epilogues
 
@@ -80,6 +82,15 @@ class _Fusion(FilledBlocks, ProductEnds, Columns):
                     self._take_joins(node)
                     self._take_gates(node)
                 self._trim(node.id)
+
+    def narrow(self) -> None:
+        """Let kernels of rows compute what they read of an epilogue where fewer values, made on the way to it, are written instead.
+
+        So the gradient of a norm is written once, and not once for what it reduces and once for its weight.
+        """
+        for node in self.nodes:
+            if self.roles[node.id] == "contract" and not isinstance(node.type, TupleType):
+                self._narrow(node)
 
     def ends(self, ended: Collection[str]) -> None:
         """Element-wise nodes that read sums by index, where nothing else does: those sums are never in memory.
@@ -120,6 +131,70 @@ class _Fusion(FilledBlocks, ProductEnds, Columns):
                 self._give_back(name, id)
                 changed = True
 
+    def _narrow(self, root: Node) -> None:
+        name = self.home[root.id]
+        group = self.groups[name]
+        # A group goes by the name of one of its nodes, which stays.
+        later = self._for_rows(group) - {name}
+        if len(later) < 2:
+            return
+        ends = [id for id in later if any(self.home[i] != name for i in self.readers[id])]
+        price = {id: float(self._bytes(id)) for id in group.nodes}
+        for id in group.nodes:
+            if id not in later and self._is_stored(id, name, id):
+                price[id] = 0.0
+        ways = {
+            id: [i for i in self.readers[id] if self.home[i] == name and i in later]
+            for id in group.nodes
+        }
+        sources = [id for id in group.nodes if id not in later]
+        least, cut = least_cut(price, ways, sources, ends)
+        if least >= sum(price[id] for id in ends):
+            return
+        found, stack = set[int](), [id for id in ends if id not in cut]
+        while stack:
+            id = stack.pop()
+            if id not in cut and id in later and id not in found:
+                found.add(id)
+                stack += [i for i in self.sources[id] if i in later]
+        # What is written in their place may be made of some of them.
+        others = {i for id in found for i in self.readers[id] if self.home[i] == name}
+        if found.issuperset(others):
+            for id in sorted(found, reverse=True):
+                self._give_back(name, id)
+
+    def _for_rows(self, group: Group) -> set[int]:
+        """The nodes of an epilogue that only kernels of rows and what these sum are for: they can compute them too."""
+        later: set[int] = set()
+        for id in reversed(group.nodes):
+            node, readers = self.nodes[id], self.readers[id]
+            if self.roles[id] != "point":
+                continue
+            inside = [i for i in readers if i in group.nodes]
+            others = [i for i in readers if i not in group.nodes]
+            plain = not self._is_kept(id) and later.issuperset(inside)
+            if plain and all(self._is_of_rows(node, self.nodes[i]) for i in others):
+                later.add(id)
+        return later
+
+    def _is_of_rows(self, node: Node, reader: Node) -> bool:
+        """Whether a node is read element by element by a reduction, or by what is beside one of the same rows."""
+        if node.id not in reader.inputs or self._is_seen_by(reader, node):
+            return False
+        if self.roles[reader.id] == "reduce":
+            return not reader.op.facts.finds
+        alone = self.home[reader.id] == reader.id and self.roles[reader.id] == "point"
+        if not alone or reader.shape != node.shape or len(self.groups[reader.id].nodes) > 1:
+            return False
+        # What needs a sum of the product's elements comes after that sum.
+        summed = any(self.roles[i] == "reduce" for i in self.readers[reader.id])
+        return summed or self._between(self.home[node.id], reader.id) is None
+
+    def _is_seen_by(self, reader: Node, node: Node) -> bool:
+        """Whether a reader reads a node through a view."""
+        views = (x for x in reader.operands if x.id != node.id)
+        return any(self._is_seen(x, {node.id}) for x in views)
+
     def _is_stored(self, id: int, name: int, but: int) -> bool:
         """Whether a value of a group is written in any case, whatever becomes of one reader."""
         others = (reader for reader in self.readers[id] if reader != but)
@@ -128,7 +203,7 @@ class _Fusion(FilledBlocks, ProductEnds, Columns):
     def _is_epilogue(self, reader: int, product: Node) -> bool:
         """Whether a node can be computed where a product is written: for each element, from that element."""
         node = self.nodes[reader]
-        if self.home[reader] != reader or self.roles[reader] != "point" or reader in self.late:
+        if self.home[reader] != reader or self.roles[reader] != "point":
             return False
         if "elementwise" not in node.op.traits or node.shape != product.shape:
             return False
@@ -168,11 +243,11 @@ class _Fusion(FilledBlocks, ProductEnds, Columns):
 
     # ------------------------------------------------------------- rows
 
-    def rows(self, handed: Sequence[int] = ()) -> None:
+    def rows(self) -> None:
         """Reductions over the same axes of the same rows, and what is element-wise around them.
 
-        The largest values first: what a small one would join may lie between two that a large one joins. Sums over rows, and what is made of these, come last: kernels of
-        rows along the last axis take in the sums (``columns``), those first that products have ``handed`` over.
+        The largest values first: what a small one would join may lie between two that a large one joins. Sums over rows come last, as
+        ``columns`` can add them to kernels of rows along the last axis.
         """
         pairs = [
             (source, node.id)
@@ -182,21 +257,21 @@ class _Fusion(FilledBlocks, ProductEnds, Columns):
             if source in self.home and self.groups[self.home[source]].kind in ("map", "rows")
         ]
         pairs.sort(key=lambda pair: -self._bytes(pair[0]))
-        apart = [pair for pair in pairs if not any(self._is_column(id) for id in pair)]
-        for some in (apart, pairs):
-            if some is pairs:
-                self.handed_columns(handed)
-                self.columns()
-            changed = True
-            while changed:
-                changed = False
-                for source, reader in some:
-                    if self._join_rows(self.home[source], self.home[reader]):
-                        changed = True
+        self._join_pairs([pair for pair in pairs if not any(map(self._is_column, pair))])
+        self._columns()
+        self._join_pairs(pairs)
 
-    def _bytes(self, id: int) -> int:
-        node = self.nodes[id]
-        return 0 if isinstance(node.type, TupleType) else int(node.size) * node.dtype.itemsize
+    def _join_pairs(self, pairs: Sequence[tuple[int, int]]) -> None:
+        changed = True
+        while changed:
+            changed = False
+            for source, reader in pairs:
+                if self._join_rows(self.home[source], self.home[reader]):
+                    changed = True
+
+    def _is_column(self, id: int) -> bool:
+        axes, node = self._axes(self.nodes[id]), self.nodes[id]
+        return axes is not None and axes == tuple(range(node.operands[0].rank - 1))
 
     def _join_rows(self, producer: int, consumer: int) -> bool:
         if producer == consumer:
@@ -205,6 +280,8 @@ class _Fusion(FilledBlocks, ProductEnds, Columns):
         if {first.kind, second.kind} - {"map", "rows"} or "rows" not in (first.kind, second.kind):
             return False
         if first.axes is not None and second.axes is not None and self._finds(first, second):
+            return False
+        if self._has_columns_of(first, second):
             return False
         space, axes = self._common_rows(first, second)
         if space is None or not self._all_fit([*first.nodes, *second.nodes], space, axes):
@@ -217,6 +294,16 @@ class _Fusion(FilledBlocks, ProductEnds, Columns):
         self.groups[producer].space = space
         self.groups[producer].axes = axes
         return True
+
+    def _has_columns_of(self, first: Group, second: Group) -> bool:
+        """Whether one group reads sums over all rows that another makes on its way: they are whole only after its last row."""
+        columns = {
+            id for id in first.nodes if self.roles[id] == "reduce" and self._is_beside(id, first)
+        }
+        return any(not columns.isdisjoint(self.sources[id]) for id in second.nodes)
+
+    def _is_beside(self, id: int, group: Group) -> bool:
+        return self._axes(self.nodes[id]) != group.axes
 
     @staticmethod
     def _is_long(space: Shape, axes: tuple[int, ...]) -> bool:
@@ -275,7 +362,10 @@ class _Fusion(FilledBlocks, ProductEnds, Columns):
             # Of as many axes, each lies above its own.
             if not seen and (operand.id not in inside or operand.rank == len(shape)):
                 continue
-            if seen and not is_of_rows(operand.shape, space, axes):
+            # What has fewer axes has those of size 1 before them.
+            spread = (*[1] * (len(space) - operand.rank), *operand.shape)
+            known = is_of_rows(operand.shape, space, axes) or is_of_rows(spread, space, axes)
+            if seen and not known:
                 return False
             found = self._runs(operand, inside, space, axes)
             if found is None or not is_aligned(found, runs_along(shape, space, axes)):
@@ -292,6 +382,59 @@ class _Fusion(FilledBlocks, ProductEnds, Columns):
             return None
         found = self._runs(x.operands[0], inside, space, axes)
         return None if found is None else seen_through(x, found)
+
+    def _columns(self) -> None:
+        """Sums over the rows of what a kernel of rows computes or reads, or of what is made of that: the gradients of a norm's weights."""
+        for node in self.nodes:
+            own = self.home.get(node.id)
+            if own is None or self.roles[node.id] != "reduce" or len(self.groups[own].nodes) > 1:
+                continue
+            (x,) = node.operands
+            if self.roles[x.id] == "view" or node.op.name != "sum" or x.rank < 2:
+                continue
+            made = self._only_for(x.id, node.id)
+            beside = [x.id] if made is None else self._read_by(made)
+            homes = [self.home.get(i) for id in beside for i in (id, *self.readers[id])]
+            for home in dict.fromkeys(homes):
+                if home not in (None, made, own) and self._sums_rows_of(own, home, made):
+                    space, axes = self.groups[home].space, self.groups[home].axes
+                    for part in (own,) if made is None else (made, own):
+                        self._join(home, part, "rows")
+                    self.groups[home].space, self.groups[home].axes = space, axes
+                    break
+
+    def _only_for(self, id: int, reader: int) -> int | None:
+        """The map that makes a value, if a reader of that is all that it is for."""
+        home = self.home.get(id)
+        if home is None or self.groups[home].kind != "map":
+            return None
+        own = self.groups[home].nodes
+        inside = {*own, reader}
+        alone = all(inside.issuperset(self.readers[i]) and not self._is_kept(i) for i in own)
+        return home if alone else None
+
+    def _read_by(self, name: int) -> list[int]:
+        own = self.groups[name].nodes
+        return list(dict.fromkeys(i for id in own for i in self.sources[id] if i not in own))
+
+    def _sums_rows_of(self, own: int, home: int, made: int | None) -> bool:
+        """Whether a group that is one sum can be made by a group of rows on its way, with the map that makes what is summed."""
+        rows, column = self.groups[home], self.groups[own]
+        if rows.kind != "rows" or rows.space != column.space or not rows.space:
+            return False
+        last = len(rows.space) - 1
+        count = math.prod(int(size) for size in rows.space[:-1])
+        if rows.axes != (last,) or column.axes != tuple(range(last)) or count < LEAST_ROWS:
+            return False
+        if self._finds(rows) or own in rows.needs or made in rows.needs:
+            return False
+        if made is not None:
+            nodes = [*rows.nodes, *self.groups[made].nodes]
+            if len(nodes) >= LARGEST or not self._all_fit(nodes, rows.space, rows.axes):
+                return False
+        # Neither need come after the other: both may read the same.
+        other = own if made is None else made
+        return self._may_join(*sorted((home, other), key=self.order.__getitem__))
 
     # ------------------------------------------------------------- maps
 
@@ -339,32 +482,3 @@ class _Fusion(FilledBlocks, ProductEnds, Columns):
         # A part of a concat is computed where it is a part, and nowhere else.
         apart = [i for i in readers if self.nodes[i].op.name != "concat"]
         return any(self.nodes[i].size != node.size for i in apart)
-
-    def _last_space(self, group: int) -> Shape | None:
-        return self._space(self.nodes[self.groups[group].nodes[-1]])
-
-    # ------------------------------------------------------------- the order
-
-    def ordered(self) -> list[Group]:
-        """Groups so that each comes after those it needs; otherwise as the graph has them."""
-        result: list[Group] = []
-        done: set[int] = set()
-        names = sorted(self.groups, key=lambda name: self.groups[name].nodes[-1])
-        most = 2 * sum(len(group.needs) + 1 for group in self.groups.values())
-        for start in names:
-            stack = [start]
-            while stack:
-                name = stack[-1]
-                if name in done:
-                    stack.pop()
-                    continue
-                waiting = sorted(need for need in self.groups[name].needs if need not in done)
-                if len(stack) > most:
-                    raise InternalError("kernels wait for each other in a circle")
-                if waiting:
-                    stack += reversed(waiting)
-                    continue
-                done.add(name)
-                result.append(self.groups[name])
-                stack.pop()
-        return result

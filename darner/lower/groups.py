@@ -22,6 +22,9 @@ KINDS: dict[Role, str] = {
     "host": "host",
 }
 
+LARGEST = 96
+"""Nodes in one kernel: beyond that, registers run out and compiling takes longer than it saves."""
+
 
 @dataclass(frozen=True)
 class Fusing:
@@ -32,14 +35,14 @@ class Fusing:
         joins: a product whose epilogue makes all parts of a concatenation writes that.
         halves: a product's epilogue may read both halves of its columns in pairs, as a gate does.
         blocks: kernels that replace a block of a value compute the block, of what is element-wise before it.
-        recomputes: what only later kernels need of a product's sums is theirs to compute, where that is fewer bytes (``lower.recompute``).
+        beside: small maps that have nothing to do with each other are one kernel.
     """
 
     places_parts: bool = False
     joins: bool = False
     halves: bool = False
     blocks: bool = False
-    recomputes: bool = False
+    beside: bool = False
 
 
 PLAIN = Fusing()

@@ -1,4 +1,7 @@
-"""Groups of nodes that become kernels, in an order in which they can run: how two become one, and one becomes two."""
+"""Groups of nodes of a graph that are joined step by step, with an order in which the kernels that they are going to be can run.
+
+Two groups are joined only if no third lies between them. Who joins which is decided in ``fuse``.
+"""
 
 from __future__ import annotations
 
@@ -7,33 +10,18 @@ from ..graph.errors import InternalError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.types import TupleType
-from .groups import KINDS, PLAIN, Fusing, Group, number_between
-from .recompute import Chains
+from .groups import KINDS, LARGEST, Group, number_between
 from .roles import roles
 from .strided import Multipliers
 
-LARGEST = 96
-"""Nodes in one kernel: beyond that, registers run out and compiling takes longer than it saves."""
-
 
 class Joining:
-    """A group for each node that computes something.
+    """The groups of a graph: at first one for each node that computes something."""
 
-    Args:
-        graph: whose nodes they are.
-        multipliers: of the target.
-        fusing: what its kernels can do.
-    """
-
-    def __init__(
-        self, graph: Graph, multipliers: Multipliers | None, fusing: Fusing = PLAIN
-    ) -> None:
+    def __init__(self, graph: Graph, multipliers: Multipliers | None) -> None:
         self.graph = graph
-        self.fusing = fusing
         self.nodes = list(graph.nodes)
         self.roles = roles(graph, multipliers)
-        self.late = Chains(graph).late() if fusing.recomputes else set[int]()
-        """Values that no epilogue makes for others."""
         self.kept = {node.id for node in (*graph.outputs, *graph.updates.values())}
         self.home: dict[int, int] = {}
         self.groups: dict[int, Group] = {}
@@ -55,8 +43,6 @@ class Joining:
             )
         for id, group in self.groups.items():
             group.needs = {self.home[i] for i in self.sources[id] if i in self.home}
-
-    # ------------------------------------------------------------- what nodes read
 
     def _sources(self, node: Node) -> tuple[int, ...]:
         """The nodes whose values it reads, views seen through."""
@@ -97,6 +83,22 @@ class Joining:
             self.roles[user.id] == "view" and self._view_is_kept(user)
             for user in self.graph.users(view)
         )
+
+    def _is_seen(self, x: Node, inside: set[int]) -> bool:
+        """Whether a node is a view of one of these values."""
+        is_view = self.roles[x.id] in ("view", "part")
+        return is_view and not inside.isdisjoint(self.sources[x.id])
+
+    def _is_alone(self, id: int) -> bool:
+        """Whether a node is a kernel of its own so far."""
+        return self.home.get(id) == id and len(self.groups[id].nodes) == 1
+
+    def _bytes(self, id: int) -> int:
+        node = self.nodes[id]
+        return 0 if isinstance(node.type, TupleType) else int(node.size) * node.dtype.itemsize
+
+    def _last_space(self, group: int) -> Shape | None:
+        return self._space(self.nodes[self.groups[group].nodes[-1]])
 
     # ------------------------------------------------------------- joining
 
@@ -172,10 +174,6 @@ class Joining:
                 if group is not first:
                     group.needs.add(producer)
 
-    def _is_alone(self, id: int) -> bool:
-        """Whether a node is a kernel of its own so far."""
-        return self.home.get(id) == id and len(self.groups[id].nodes) == 1
-
     def _give_back(self, name: int, id: int) -> None:
         """Make a node of a group a group of its own again."""
         group, node = self.groups[name], self.nodes[id]
@@ -196,7 +194,26 @@ class Joining:
                 self.home[i] for own in needing.nodes for i in self.sources[own] if i in self.home
             } - {self.home[reader]}
 
-    def _is_seen(self, x: Node, inside: set[int]) -> bool:
-        """Whether a node is a view of one of these values."""
-        is_view = self.roles[x.id] in ("view", "part")
-        return is_view and not inside.isdisjoint(self.sources[x.id])
+    def ordered(self) -> list[Group]:
+        """Groups so that each comes after those it needs; otherwise as the graph has them."""
+        result: list[Group] = []
+        done: set[int] = set()
+        names = sorted(self.groups, key=lambda name: self.groups[name].nodes[-1])
+        most = 2 * sum(len(group.needs) + 1 for group in self.groups.values())
+        for start in names:
+            stack = [start]
+            while stack:
+                name = stack[-1]
+                if name in done:
+                    stack.pop()
+                    continue
+                waiting = sorted(need for need in self.groups[name].needs if need not in done)
+                if len(stack) > most:
+                    raise InternalError("kernels wait for each other in a circle")
+                if waiting:
+                    stack += reversed(waiting)
+                    continue
+                done.add(name)
+                result.append(self.groups[name])
+                stack.pop()
+        return result

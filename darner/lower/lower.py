@@ -26,6 +26,7 @@ from ..graph.graph import LEAVES, Graph
 from ..graph.node import Node
 from ..graph.parts import Parts
 from ..graph.types import TensorType
+from .again import Price
 from .commit import committed, index_bounds
 from .groups import PLAIN, Fusing
 from .loops import STACKED, body_graph, without_lines
@@ -48,13 +49,15 @@ def lower(  # many parameters: all but the graph are what a backend asks for, by
     segment: int | None = None,
     stored: Mapping[str, Parts] | None = None,
     multipliers: Multipliers | None = None,
+    again: Price | None = None,
 ) -> Plan:
     """The plan of a graph whose sizes are all known.
 
     ``whole`` names the composites for which the target has kernels of their own, ``ended`` the ops by index whose kernels may end with what is
     element-wise after them; ``fusing`` says what else its kernels can do. Every value of the arena begins at a
     multiple of ``alignment`` bytes, and with ``segment`` none lies across a multiple of that many. ``stored`` says of which parameters or states a leaf
-    is made that holds several side by side, for a target that keeps them so, and ``multipliers`` which contractions read operands of fewer bits than f32 where they lie.
+    is made that holds several side by side, for a target that keeps them so, ``multipliers`` which contractions read operands of fewer bits than f32 where they lie,
+    and ``again`` what it costs to compute values again where they are read (``lower.again``): without it all are stored.
 
     States and parameters are updated in place where the kernel that computes the new value is the last to read the old one, and none that can fail comes
     after it.
@@ -66,14 +69,7 @@ def lower(  # many parameters: all but the graph are what a backend asks for, by
                 f"the sizes {', '.join(symbols)} are not known", hint="graph.bind(name=size) first"
             )
     rules = _Rules(
-        target,
-        whole,
-        ended,
-        fusing,
-        alignment,
-        segment,
-        stored or {},
-        multipliers,
+        target, whole, ended, fusing, alignment, segment, stored or {}, multipliers, again
     )
     return rules.plan(graph, dict(options or {})).verify()
 
@@ -90,10 +86,11 @@ class _Rules:
     segment: int | None
     stored: Mapping[str, Parts]
     multipliers: Multipliers | None
+    again: Price | None
 
     def plan(self, graph: Graph, options: dict[str, Any]) -> Plan:
         """The plan of a graph."""
-        prepared = prepare(graph, self.whole, recomputes=self.fusing.recomputes)
+        prepared = prepare(graph, self.whole)
         works, commit = committed(prepared, self._kernels(prepared))
         made = _Assembly(prepared, works, commit, self)
         made.name_parts(self.stored)
@@ -105,7 +102,7 @@ class _Rules:
         What fails in it fails for the whole kernel, which stands before the commit point: the plan needs none.
         """
         graph = body_graph(kernel)
-        prepared = prepare(graph, self.whole, recomputes=self.fusing.recomputes)
+        prepared = prepare(graph, self.whole)
         works = sorted(
             self._kernels(prepared), key=lambda work: not _only_stacks_leaves(prepared, work)
         )
@@ -113,7 +110,7 @@ class _Rules:
         return made.plan(graph, {}, all_in_place=True)
 
     def _kernels(self, prepared: Graph) -> list[Work]:
-        return kernels(prepared, self.ended, self.multipliers, self.fusing)
+        return kernels(prepared, self.ended, self.multipliers, self.fusing, self.again)
 
 
 def _only_stacks_leaves(graph: Graph, work: Work) -> bool:

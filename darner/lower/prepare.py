@@ -12,19 +12,16 @@ from ..graph.types import TensorType
 from ..ops.quantised.stored import restored_node, stored_type
 from ..transforms.expand import expand
 from .copies import reading_copies
-from .recompute import recomputed
 from .roles import stays_whole, whole_ops
 
 MOST_WRITTEN = 256
 """Bytes of a constant that is part of a loop's body; larger ones are operands."""
 
 
-def prepare(
-    graph: Graph, whole: Collection[str] | None = None, *, recomputes: bool = False
-) -> Graph:
+def prepare(graph: Graph, whole: Collection[str] | None = None) -> Graph:
     """Write out what has no kernel of its own, and merge what that makes twice.
 
-    ``whole`` names the composites that stay; a backend that has no kernel for one leaves it out. For ``recomputes`` see ``lower.recompute``.
+    ``whole`` names the composites that stay; a backend that has no kernel for one leaves it out.
 
     >>> import darner
     >>> g = darner.Graph()
@@ -37,8 +34,7 @@ def prepare(
     names = whole_ops() if whole is None else whole
     graph = with_stored_parameters(graph)
     written = expand(graph, keep=lambda node: node.op.name in names and stays_whole(node))
-    prepared = reading_copies(merged(_Bodies().rewritten(written)))
-    return recomputed(prepared) if recomputes else prepared
+    return reading_copies(merged(_Bodies().rewritten(written)))
 
 
 class _Bodies:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from ..graph.graph import Graph
 from ..graph.node import Node
+from .groups import PLAIN, Fusing
 from .joining import Joining
+from .strided import Multipliers
 
 
 class ProductEnds(Joining):
     """Takes such ends into the kernels of products, where a target's can have them (``groups.Fusing``)."""
+
+    def __init__(
+        self, graph: Graph, multipliers: Multipliers | None, fusing: Fusing = PLAIN
+    ) -> None:
+        super().__init__(graph, multipliers)
+        self.fusing = fusing
 
     def _take_joins(self, product: Node) -> None:
         """Concatenations along the last axis whose parts are all made after a product, each of its shape; and their casts."""
@@ -40,7 +49,7 @@ class ProductEnds(Joining):
     def _is_of_halves(self, reader: int, product: Node, halves: set[int]) -> bool:
         """Whether a node is computed of elements that lie in the same place of both halves of a product's columns."""
         node = self.nodes[reader]
-        if not self._is_alone(reader) or self.roles[reader] != "point" or reader in self.late:
+        if not self._is_alone(reader) or self.roles[reader] != "point":
             return False
         shape = self.nodes[next(iter(halves))].shape
         if "elementwise" not in node.op.traits or node.shape != shape:

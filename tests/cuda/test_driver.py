@@ -388,7 +388,7 @@ def test_gpu_means_this_driver_where_it_works_and_the_session_says_so(driver):
         assert session.plan().target == "cuda"
     assert not any(one.name == "gpu" for one in darner.devices())
     assert darner.SessionConfig(device="gpu:0").device == "gpu:0"
-    assert darner.SessionConfig(device="gpu", tune=True).device == "gpu"  # what is not tuned here
+    assert darner.SessionConfig(device="gpu", tune=True).device == "cuda"
 
 
 def test_gpu_means_any_gpu_where_this_driver_is_missing_or_too_old(driver, no_driver):

@@ -24,7 +24,7 @@ from tests.cuda.ptxas import assembled, needs_ptxas
 from tests.cuda.test_tensor_contract import EMULATED, HOPPER, arrays_of, assert_near, nearest_tf32
 from tests.cuda.test_wgmma import by_wgmma
 
-ALL = Fusing(joins=True, halves=True, recomputes=True)
+ALL = Fusing(joins=True, halves=True)
 
 
 def gated(m, n, k, layout="N", dtype="bf16", kept=True):

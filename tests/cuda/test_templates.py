@@ -153,6 +153,23 @@ def test_parts_of_concatenations_are_written_where_they_belong(shape, head, rota
     compare(graph, {"x": array}, 1e-5 if dtype == "f32" else 1e-2)
 
 
+def test_a_map_has_workgroups_for_each_shape_of_its_results():
+    graph = darner.Graph()
+    queries, keys = graph.input("queries", (2, 24, 192)), graph.input("keys", (2, 24, 128))
+    turned = [graph.rope(x, 1e4, 64) for x in (queries, keys)]
+    few = graph.input("few", (2, 192, 1)).exp()
+    graph.set_outputs([turned[0].transpose((0, 2, 1)) @ turned[1] + few])
+    specs = [spec for _, spec in written_specs(lowered(graph)) if spec.kind == "map"]
+    (whole,) = [spec for spec in specs if spec.ops.count("concat") == 2]
+    assert len({node.shape for node in whole.body.outputs}) > 1
+    assert len(written(whole, MACHINE).stages) == 1
+    arrays = {
+        leaf.name: RNG.standard_normal(leaf.shape).astype(np.float32)
+        for leaf in graph.inputs.values()
+    }
+    compare(graph, arrays, 1e-5)
+
+
 @pytest.mark.parametrize("size", [4096, 4098, 4097, 7])
 def test_results_of_one_two_and_four_bytes_stand_beside_each_other(size):
     graph = darner.Graph()

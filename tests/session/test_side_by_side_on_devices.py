@@ -10,6 +10,7 @@ from tests.zoo import llama, values
 
 DEVICES = ("cuda:emulated", "gpu")
 on_devices = pytest.mark.parametrize("device", DEVICES)
+on_one = pytest.mark.parametrize("device", DEVICES[:1])
 
 
 def pair(graph, device, optimizer="adam", **options):
@@ -47,7 +48,7 @@ def test_what_is_written_between_steps_is_what_the_next_step_begins_with(device)
         assert_alike(everything(joined), everything(apart))
 
 
-@on_devices
+@on_one
 def test_files_go_both_ways(device, tmp_path):
     joined, apart, inputs = pair(narrow(), device)
     for name, session in (("joined", joined), ("apart", apart)):
@@ -86,7 +87,7 @@ def test_sessions_that_store_parameters_otherwise_share_them(device):
         assert_alike(dict(one.parameters()), params)
 
 
-@on_devices
+@on_one
 def test_the_same_memory_serves_training_and_inference(device):
     graph, forward = llama(1, tokens=8), llama(1, tokens=8, loss=False)
     inputs, params, _ = values(graph)
@@ -107,7 +108,7 @@ def test_the_same_memory_serves_training_and_inference(device):
     np.testing.assert_allclose(found, wanted, atol=1e-4)
 
 
-@pytest.mark.parametrize("device", DEVICES[:1])
+@on_one
 def test_frozen_weights_that_stand_together_keep_their_values(device):
     optimizer = optim.Adam(0.01, epsilon=1e-3, multipliers={"w0": 0.0, "w1": 0.0})
     joined, apart, inputs = pair(narrow(), device, optimizer)
@@ -120,7 +121,7 @@ def test_frozen_weights_that_stand_together_keep_their_values(device):
         np.testing.assert_array_equal(joined.read_param(name), value)
 
 
-@on_devices
+@on_one
 def test_another_optimizer_takes_over_what_was_side_by_side(device):
     joined, apart, inputs = pair(narrow(), device)
     for session in (joined, apart):
@@ -132,7 +133,7 @@ def test_another_optimizer_takes_over_what_was_side_by_side(device):
     assert_alike(everything(joined), everything(apart))
 
 
-@on_devices
+@on_one
 def test_a_step_that_fails_leaves_all_parts_as_they_were(device):
     g = Graph("failing")
     at, x = g.input("at", (4,), "i32"), g.input("x", (4, 5))

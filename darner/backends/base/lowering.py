@@ -44,6 +44,7 @@ def lower_for(
             segment=segment,
             stored=stored,
             multipliers=rules.multipliers,
+            again=rules.again,
         )
         rules.check(plan, graph)
         lacking = [(k, spec) for k, spec in written_specs(plan) if not rules.runs(spec)]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sys import maxsize
 
 from ...graph.graph import Graph
+from ...lower.again import Price
 from ...lower.groups import PLAIN, Fusing
 from ...lower.plan import ALIGNMENT, Plan, Spec
 from ...lower.strided import Multipliers
@@ -32,6 +33,7 @@ class LowerRules:
         fusing: what its kernels can do besides; a plan in which a product cannot read halves in pairs has none that does.
         side_by_side: whether its programs keep several parameters in one buffer, each known by its own name (``Buffer.parts``).
         multipliers: which contractions read operands of fewer bits than f32 where they lie; all that there are, when left out.
+        again: what computing a value again costs beside storing and reading it; None where all that several kernels read is stored.
         check: raises where a value of a plan, made of a graph, is more than the device can hold.
     """
 
@@ -42,4 +44,5 @@ class LowerRules:
     fusing: Fusing = PLAIN
     side_by_side: bool = False
     multipliers: Multipliers | None = None
+    again: Price | None = None
     check: Callable[[Plan, Graph], None] = _fits

@@ -25,6 +25,7 @@ class CudaBackend(Backend):
     target = "cuda"
     spelling = "cuda, cuda:1"
     several = True
+    tunes = True
 
     def devices(self) -> Sequence[DeviceInfo]:
         """The GPUs of this machine; none where there is no driver. Emulated ones are not listed."""
@@ -57,7 +58,7 @@ class CudaBackend(Backend):
         from ...lower.groups import Fusing
         from ..base.limits import check_loops, check_values
         from ..base.rules import LowerRules
-        from .kernels import limits_of, multipliers_of, runs
+        from .kernels import AGAIN, limits_of, multipliers_of, runs
         from .machine import ALIGNMENT, TENSOR_CORES
 
         limits = limits_of(machine)
@@ -71,20 +72,32 @@ class CudaBackend(Backend):
             lambda spec: runs(spec, machine),
             alignment=ALIGNMENT,
             largest=limits.segment,
-            fusing=Fusing(joins=True, halves=cores, blocks=True, recomputes=True),
+            fusing=Fusing(joins=True, halves=cores, blocks=True, beside=True),
             side_by_side=True,
             multipliers=multipliers_of(machine),
+            again=AGAIN,
             check=check,
         )
 
     def compile(self, plan: Plan, request: Request) -> Program:
-        """The plan as kernels, loaded."""
+        """The plan as kernels, tuned where that is asked for, and loaded."""
         from .opening import opened
         from .program import CudaProgram
+        from .tuning import keep_choices, known_choices, tune
 
-        device = opened(request.device)
+        device, tuning, saved = opened(request.device), request.tuning, request.saved
+        choices = {} if saved else known_choices(device.machine, tuning.cache)
+        if tuning.wanted and not saved:
+            found = tune(plan, device, known=choices, progress=tuning.progress)
+            keep_choices(device.machine, found.choices, tuning.cache)
+            choices |= found.choices
         return CudaProgram(
-            plan, device, storage=request.storage, saved=request.saved, cache=request.cache
+            plan,
+            device,
+            storage=request.storage,
+            saved=saved,
+            cache=request.cache,
+            choices=choices,
         )
 
     def taken(self, device: str, value: object, what: str) -> DeviceArray | None:

@@ -290,6 +290,13 @@ def named_barrier(warp, parts, operands, mask):
     return warp.block.meet(("bar", number), warp, count // LANES)
 
 
+def named_arrive(warp, parts, operands, mask):
+    assert mask.all(), "a part of a warp is at a barrier"
+    number, count = (int(warp.get(operand, np.uint32)[0]) for operand in operands)
+    warp.block.come(("bar", number), warp, count // LANES)
+    return True
+
+
 def cluster_arrive(warp, parts, operands, mask):
     assert mask.all()
     warp.block.cluster.arrive(warp)
@@ -331,7 +338,8 @@ def barrier_expect(warp, parts, operands, mask):
 def barrier_arrive(warp, parts, operands, mask):
     addresses = warp.address(operands[1])
     for lane in np.flatnonzero(mask):
-        warp.block.barriers[int(addresses[lane])].change(1)
+        block, address = warp.block.owner(int(addresses[lane]))
+        block.barriers[address].change(1)
     return True
 
 
@@ -340,6 +348,7 @@ def barrier_wait(warp, parts, operands, mask):
     (address,) = set(addresses[mask].tolist())
     passed = warp.block.barriers[address].phase != int(parity[mask][0])
     warp.put(operands[0], np.full(LANES, passed), mask)
+    warp.polls = 0 if passed else warp.polls + 1
     return bool(passed)
 
 
@@ -357,12 +366,20 @@ def tensor_copy(warp, parts, operands, mask):
     name, _, at = operands[1].strip("[]").partition(",")
     coordinates = [int(warp.get(x, np.int32)[lane]) for x in _names(at.strip())]
     described = block.map_of(warp.get(name.strip(), np.uint64)[lane])
-    barrier = block.barriers[int(warp.address(operands[2])[lane])]
+    at = int(warp.address(operands[2])[lane])
+    blocks = [block]
+    if "multicast::cluster" in parts:
+        chosen = int(warp.get(operands[3], np.uint16)[lane])
+        blocks = [one for i, one in enumerate(block.cluster.blocks) if chosen >> i & 1]
 
-    def arrive():
-        barrier.change(0, -described.load(block, to, coordinates))
+    def bring(to_block):
+        def arrive():
+            to_block.barriers[at].change(0, -described.load(to_block, to, coordinates))
 
-    block.copies.append(arrive)
+        return arrive
+
+    for one in blocks:
+        one.copies.append(bring(one))
     return True
 
 
@@ -417,8 +434,9 @@ def wgmma(warp, parts, operands, mask):
     else:
         word = int(warp.get(operands[1], np.uint64)[0])
         flags = operands[4:]
-        assert flags[2] == "0"
-        left = described(block, word, kind, 64, 16, True)[16 * quarter : 16 * quarter + 16]
+        left = described(block, word, kind, 64, 16, flags[2] == "0")[
+            16 * quarter : 16 * quarter + 16
+        ]
         right_across = flags[3] == "1"
     word = int(warp.get(operands[2], np.uint64)[0])
     right = described(block, word, kind, columns, 16, not right_across)
@@ -481,6 +499,7 @@ SPECIAL = {
     "shfl": shuffle,
     "elect": elect,
     "bar.sync": named_barrier,
+    "bar.arrive": named_arrive,
     "barrier.sync": named_barrier,
     "barrier.cta.sync": named_barrier,
     "barrier.cluster.arrive": cluster_arrive,

@@ -97,17 +97,20 @@ class SumWriter:
                     column = b.let(corner.column + place)
                     at = self._clipped(column, self.product.n, unit)
                     units.append((inside, row, target, place, column, sink.read_ahead(target, at)))
-            for inside, row, target, place, column, ahead in units:
-                sums = [
+            sums = [
+                [
                     total
                     for value in range(self.values)
                     for total in self._read(inside, b.let(place + value * columns), unit)
                 ]
-                with b.if_(
+                for inside, _, _, place, _, _ in units
+            ]
+            for own_sums, (_, row, target, _, column, ahead) in zip(sums, units, strict=True):
+                where = (
                     row < self.product.m if self._cut(self.product.m) else None,
                     column < self.product.n if self._cut(self.product.n) else None,
-                ):
-                    sink.write(target, column, sums, ahead)
+                )
+                sink.write(target, column, own_sums, ahead, where)
 
     def _clipped(self, place: Value, extent: int, unit: int) -> Number:
         """A row or column, or the last one that there is: what is read there is not written."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from typing import cast
 
 from ....codegen.elements.elements import can_emit
@@ -19,14 +20,16 @@ from ....graph import dtypes
 from ....graph.errors import InternalError
 from ....graph.integers import ceil_div
 from ....lower.plan import Spec
+from ....lower.specs import sizes
 from ....lower.strided import is_tf32, is_view
 from ..instructions.warp import Cores, cores_of
 from ..machine import TENSOR_CORES, Machine
 from ..printer import Printer
 from .ahead import bring_operand
 from .fma import FmaCut, write_fma
-from .mma import MmaCut, Source, write_mma
-from .operands import Layout, layout_of, packed_elements, packed_layout
+from .loaders import Source
+from .mma import MmaCut, write_mma
+from .operands import PIECE, Layout, layout_of, loose_layout, packed_elements, packed_layout
 from .pack import pack_stage
 from .plan import FEW, LEAST_PLAIN, SHORT, Cut, ranked, ranked_plain
 from .store import result_map
@@ -99,17 +102,19 @@ class Given:
 
 
 def givens_of(
-    product: Product, begin: int, *, transposed: bool | None = None
+    product: Product, begin: int, *, transposed: bool | None = None, loose: bool = False
 ) -> tuple[list[Given], int]:
     """Both operands, packed ones from byte ``begin`` of scratch memory on; and the bytes of scratch memory.
 
-    ``transposed`` says whether operands may be contiguous along rows or columns: for tensor cores those of 16 bits may.
+    ``transposed`` says whether operands may be contiguous along rows or columns: for tensor cores those of 16 bits may. With ``loose`` those are not packed that can be read word by word.
     """
     found = []
     for side in range(2):
         dtype = product.operands[side].leaf.dtype
         free = dtype.itemsize == 2 if transposed is None else transposed
         layout = layout_of(product, side, transposed=free)
+        if layout is None and loose:
+            layout = loose_layout(product, side, transposed=free)
         if layout is not None:
             found.append(Given(layout))
             continue
@@ -175,10 +180,12 @@ def _write_ring(
     tile, parts = cut.tile, cut.parts
     begin = parts * part_bytes(product) if parts > 1 else 0
     transposed = True if isinstance(cut, FmaCut) else None
-    # A warp has as many columns of either half.
-    paired = isinstance(cut, MmaCut) and product.halves
-    lying = product.interleaved(cut.tile.wn // 2) if paired else product
-    givens, scratch = givens_of(lying, begin, transposed=transposed)
+    loose = isinstance(cut, MmaCut) and cut.loose
+    lying = product
+    if isinstance(cut, MmaCut) and product.halves:
+        # A warp has as many columns of either half.
+        lying = product.interleaved(cut.tile.wn // 2)
+    givens, scratch = givens_of(lying, begin, transposed=transposed, loose=loose)
     stages = _packs(spec, machine, lying, givens)
     dispatch = Dispatch(spec, machine, threads=tile.threads, whole=product.taken.in_fours)
     bring_operand(dispatch, product, cut.raster(product).tiles)
@@ -188,13 +195,15 @@ def _write_ring(
     sources = []
     for side, given in enumerate(givens):
         layout = given.layout
+        leaf = product.operands[side].leaf
+        count = packed_elements(layout) if given.packed else prod(sizes(leaf))
         if given.packed:
-            count = packed_elements(layout)
             memory = dispatch.scratch(given.start, count, layout.dtype, vector=layout.piece)
         else:
-            leaf = product.operands[side].leaf
-            memory = dispatch.as_vectors(dispatch.operand(leaf), layout.piece)
-        sources.append(Source(layout, memory, product.n if side else product.m, product.k))
+            item = PIECE if layout.whole else 4
+            memory = dispatch.as_vectors(dispatch.operand(leaf), item // layout.dtype.itemsize)
+        extent = product.n if side else product.m
+        sources.append(Source(layout, memory, extent, product.k, count))
     write(dispatch, cores, sources, sink)
     stages.append(dispatch.finish(cut.raster(product).tiles))
     return _written(spec, machine, product, parts, stages, scratch)
@@ -215,7 +224,8 @@ def write_by_wgmma(spec: Spec, machine: Machine, product: Product, cut: WgmmaCut
             nbytes = packed_elements(layout) * layout.dtype.itemsize
             binding = Binding("scratch", given.start, nbytes)
         sources.append(MappedSource(layout, binding))
-    result = result_map(product, spec.body) if parts == 1 else None
+    whole = parts == 1 and cut.sharing == 1
+    result = result_map(product, spec.body) if whole else None
     sink = sink_of(dispatch, product, parts)
     WgmmaKernel(dispatch, product, cut, sources, result, sink).write()
     stages.append(dispatch.finish(cut.blocks))
@@ -230,10 +240,6 @@ def _write(spec: Spec, machine: AnyMachine) -> Written:
     return next(iter(_variants(spec, machine).values()))()
 
 
-MOST_VARIANTS = 8
-"""Ways to cut a product that are worth a try."""
-
-
 def _variants(spec: Spec, machine: AnyMachine) -> Variants:
     """The ways to write a product, by their names: what is expected to be best first."""
     product = tensor_product(spec, machine) if isinstance(machine, Machine) else None
@@ -243,7 +249,7 @@ def _variants(spec: Spec, machine: AnyMachine) -> Variants:
     layouts = givens[0].layout, givens[1].layout
     return {
         cut.name: partial(_write_cut, spec, machine, product, cut)
-        for cut in ranked(product, layouts, machine)[:MOST_VARIANTS]
+        for cut in ranked(product, layouts, machine)
     }
 
 
@@ -274,7 +280,7 @@ def _plain_variants(spec: Spec, machine: AnyMachine) -> Variants:
         raise InternalError("a kernel that is no product of f32 came to their template")
     return {
         cut.name: partial(write_by_fma, spec, machine, product, cut)
-        for cut in ranked_plain(product, machine)[:MOST_VARIANTS]
+        for cut in ranked_plain(product, machine)
     }
 
 

@@ -15,6 +15,7 @@ from ....graph.graph import Graph
 from ....graph.integers import ceil_div
 from ....graph.node import Node
 from ....lower.specs import sizes
+from ....ops.faults import can_fail
 from ...ir.index import Number
 from ..builder import Memory, Operand, Value, is_packed
 from ..dispatch import Dispatch, Stage
@@ -34,6 +35,9 @@ class Line:
     index: tuple[tuple[int, Number], ...]
     offset: Number
 
+
+Conditions = Sequence[Operand | None]
+"""What has to hold; None always does."""
 
 Ahead = Sequence[tuple[Node, Sequence[Operand]]]
 """Elements of operands that a unit reads, which are on their way from memory: one for all of its columns, or one for each."""
@@ -62,9 +66,14 @@ class Sink(Protocol):
         ...
 
     def write(
-        self, line: Line, column: Number, sums: Sequence[Value], ahead: Ahead | None = None
+        self,
+        line: Line,
+        column: Number,
+        sums: Sequence[Value],
+        ahead: Ahead | None = None,
+        where: Conditions = (),
     ) -> None:
-        """Take the sums of a unit, whose first column this is; ``ahead`` is what ``read_ahead`` gave for it."""
+        """Take the sums of a unit, whose first column this is, if all of ``where`` hold; ``ahead`` is what ``read_ahead`` gave for it."""
         ...
 
 
@@ -93,6 +102,12 @@ class Results:
         self._once: dict[int, Operand] = {}
         self.ahead = len(self._same) - len(self._single) + 4 * len(self._beside)
         self.elements = dispatch.elements()
+        known = {leaf.id for leaf in (*self._same, *(read.leaf for read in self._beside))}
+        known |= {operand.leaf.id for operand in product.operands}
+        leaves = dispatch.body.inputs.values()
+        # Nothing but what is read ahead is read, so units that are not written can be computed.
+        self._free = self.unit == 4 and all(leaf.id in known for leaf in leaves)
+        self._free = self._free and not any(map(can_fail, dispatch.body.nodes))
 
     def begin(self) -> None:
         """See ``Sink``: numbers that stand alone."""
@@ -129,9 +144,32 @@ class Results:
         return index, offset
 
     def write(
-        self, line: Line, column: Number, sums: Sequence[Value], ahead: Ahead | None = None
+        self,
+        line: Line,
+        column: Number,
+        sums: Sequence[Value],
+        ahead: Ahead | None = None,
+        where: Conditions = (),
     ) -> None:
-        """Compute the results' elements of a unit, and write them."""
+        """Compute the results' elements of a unit, and write them.
+
+        Where that reads nothing, only what is written depends on ``where``: code of several units is then one block, whose instructions wait for each other less.
+        """
+        b = self.dispatch.builder
+        if ahead is None or not self._free:
+            with b.if_(*where):
+                self._write(line, column, sums, ahead, ())
+        else:
+            self._write(line, column, sums, ahead, where)
+
+    def _write(
+        self,
+        line: Line,
+        column: Number,
+        sums: Sequence[Value],
+        ahead: Ahead | None,
+        where: Conditions,
+    ) -> None:
         elements = self.elements
         places = elements.places
         index, offset = self._unit(line, column)
@@ -149,11 +187,23 @@ class Results:
                     last = self.product.columns[-1].place
                     own[last] = places.add(own[last], number)
                 found.append([self._values(output, own) for output in self._outputs])
+        wide = self.unit > 1
+        items: list[tuple[Memory, Number, Operand]] = []
         for number, memory in enumerate(self.dispatch.results):
             count = len(self._outputs[number].parts)
             for part in range(count):
+                values = [row[number][part] for row in found]
                 at = offset if count == 1 else self._side_by_side(index, offset, part, count)
-                self._store([row[number][part] for row in found], memory, at)
+                items.append((memory, at, self._item(values, memory) if wide else values[0]))
+        b = self.dispatch.builder
+        if not wide:
+            for memory, at, item in items:
+                elements.registers.store(item, memory, at, memory.dtype)
+            return
+        kept = [(memory, b.let(places.value(at) >> 2), item) for memory, at, item in items]
+        with b.if_(*where):
+            for memory, place, item in kept:
+                memory[place] = item
 
     def _values(self, output: Joined, index: Sequence[Number]) -> list[Operand]:
         """The elements of a result that are made of one sum."""
@@ -203,18 +253,14 @@ class Results:
         words = [four] * 4 if memory.words == 1 else [four[x // share] for x in range(4)]
         return [registers.unpacked(words[x], x % share, dtype) for x in range(4)]
 
-    def _store(self, values: Sequence[Operand], memory: Memory, offset: Number) -> None:
+    def _item(self, values: Sequence[Operand], memory: Memory) -> Value:
+        """Four elements as a result's memory has them."""
         registers, b = self.elements.registers, self.dispatch.builder
-        if self.unit == 1:
-            registers.store(values[0], memory, offset, memory.dtype)
-            return
-        words = list(values)
-        if is_packed(memory.dtype):
-            share = 4 // memory.dtype.itemsize
-            words = [
-                registers.word(values[at : at + share], memory.dtype) for at in range(0, 4, share)
-            ]
-        memory[self.elements.places.value(offset) >> 2] = b.vector(words)
+        if not is_packed(memory.dtype):
+            return b.let(b.vector(values))
+        share = 4 // memory.dtype.itemsize
+        words = [registers.word(values[at : at + share], memory.dtype) for at in range(0, 4, share)]
+        return b.let(b.vector(words))
 
 
 @dataclass(frozen=True)
@@ -312,12 +358,19 @@ class Parts:
         return Line((), at)
 
     def write(
-        self, line: Line, column: Number, sums: Sequence[Value], ahead: Ahead | None = None
+        self,
+        line: Line,
+        column: Number,
+        sums: Sequence[Value],
+        ahead: Ahead | None = None,
+        where: Conditions = (),
     ) -> None:
         """Write a unit."""
-        place = self.elements.places.value(self.elements.places.add(line.offset, column))
-        item = place if self.unit == 1 else place >> 2
-        self.memory[item] = self.dispatch.builder.vector(sums)
+        b = self.dispatch.builder
+        with b.if_(*where):
+            place = self.elements.places.value(self.elements.places.add(line.offset, column))
+            item = place if self.unit == 1 else place >> 2
+            self.memory[item] = b.vector(sums)
 
 
 def scratch_of(dispatch: Dispatch, product: Product, parts: int, unit: int) -> Memory:

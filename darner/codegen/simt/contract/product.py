@@ -174,11 +174,10 @@ def product_of(spec: Spec, *, tf32: bool = False, halves: bool = False) -> Produ
     if any(view is None or not _is_read(view.base) for view in seen):
         return None
     a, b = (view for view in seen if view is not None)
-    found_product = replace(_product(node, a, b), beside=_beside(spec, node, (a.base, b.base)))
-    if not pairs:
-        return found_product
-    in_rows = [(axis.place, axis.apart) for axis in found_product.columns] == [(node.rank - 1, 1)]
-    return replace(found_product, halves=pairs) if in_rows else None
+    beside = _beside(spec, node, (a.base, b.base), all_=bool(pairs))
+    product = replace(_product(node, a, b), beside=beside, halves=pairs)
+    in_rows = [(axis.place, axis.apart) for axis in product.columns] == [(node.rank - 1, 1)]
+    return product if in_rows or not pairs else None
 
 
 def in_halves(spec: Spec) -> bool:
@@ -203,14 +202,13 @@ def _halves(body: Graph, node: Node) -> tuple[Node, ...]:
     return starts[0], starts[half]
 
 
-def _beside(spec: Spec, node: Node, factors: Sequence[Node]) -> int:
-    """See ``Product.beside``."""
+def _beside(spec: Spec, node: Node, factors: Sequence[Node], all_: bool) -> int:
+    """See ``Product.beside``; where ``all_`` results are written beside it, those that are the product itself too."""
     whole, body = prod(sizes(node)), spec.body
     read = [leaf for leaf in body.inputs.values() if all(leaf is not one for one in factors)]
     found = sum(_share(leaf, whole) for leaf in read)
-    if body.outputs[0].shape != node.shape:
-        return found + sum(_share(one, whole) for one in body.outputs)
-    return found + sum(_share(one, whole) for one in body.outputs[1:])
+    written = body.outputs if all_ or body.outputs[0].shape != node.shape else body.outputs[1:]
+    return found + sum(_share(one, whole) for one in written)
 
 
 def _share(value: Node, whole: int) -> int:

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from math import prod
 
 from ....graph.graph import Graph
 from ....graph.node import Node
-from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ....ops.faults import can_fail
 from ..builder import Value
@@ -41,12 +39,11 @@ class Parts:
         return (unit // units * self.count + part) * units + unit % units
 
 
-@lru_cache(maxsize=1024)
-def parts_of(spec: Spec, together: int) -> Parts | None:
-    """The parts of a map, where all its results are concatenations of equally many equal parts, whose rows are whole vectors of so many elements."""
-    if spec.kind != "map" or any(map(can_fail, spec.body.nodes)):
+def parts_of(body: Graph, outputs: Sequence[Node], together: int) -> Parts | None:
+    """The parts of a map's results, where all of these are concatenations of equally many equal parts, whose rows are whole vectors of so many elements."""
+    if any(map(can_fail, body.nodes)) or any(node.dtype.itemsize > 4 for node in outputs):
         return None
-    found = [_joined(output) for output in spec.body.outputs]
+    found = [_joined(output) for output in outputs]
     first = found[0]
     if first is None:
         return None
@@ -58,7 +55,8 @@ def parts_of(spec: Spec, together: int) -> Parts | None:
             return None
     if not 1 < count <= MOST_PARTS or not prod(shape) or shape[-1] % together:
         return None
-    return Parts(_by_parts(spec.body, [node for node in found if node is not None]), count, shape)
+    joined = [node for node in found if node is not None]
+    return Parts(_by_parts(body, outputs, joined), count, shape)
 
 
 def _joined(output: Node) -> Node | None:
@@ -75,14 +73,14 @@ def _is_alone(node: Node) -> bool:
     return "elementwise" in node.op.traits and len(node.operands) == 1
 
 
-def _by_parts(body: Graph, joined: Sequence[Node]) -> Graph:
-    """The body with outputs that are parts: those of the first result, then those of the next."""
+def _by_parts(body: Graph, results: Sequence[Node], joined: Sequence[Node]) -> Graph:
+    """The body with outputs that are parts of some results: those of the first, then those of the next."""
     result = Graph(body.name)
     made: dict[int, Node] = {}
     for node in body.nodes:
         made[node.id] = result.insert_like(node, [made[i] for i in node.inputs])
     outputs = []
-    for output, whole in zip(body.outputs, joined, strict=True):
+    for output, whole in zip(results, joined, strict=True):
         chain, node = [], output
         while node.id != whole.id:
             chain.append(node)

@@ -70,9 +70,10 @@ class Gathered:
 
 def seen_as_vectors(body: Graph, outputs: Iterable[Node], vector: int) -> list[Seen | Gathered]:
     """The values that are read nowhere but at the place of the element that is made of them, and whole vectors at a time."""
+    results = list(outputs)
     reached: dict[int, Node] = {}
     ends: dict[int, Node] = {}
-    stack = list(outputs)
+    stack = list(results)
     while stack:
         node = stack.pop()
         if "elementwise" not in node.op.traits:
@@ -80,15 +81,28 @@ def seen_as_vectors(body: Graph, outputs: Iterable[Node], vector: int) -> list[S
         elif node.id not in reached:
             reached[node.id] = node
             stack += node.operands
+    needed = _needed(results)
     found: list[Seen | Gathered] = []
     for node in ends.values():
-        if not all(user.id in reached for user in body.users(node)):
+        if any(user.id in needed and user.id not in reached for user in body.users(node)):
             continue
         if node.name is not None or is_view(node):
             seen = _seen(node, vector)
             found += [] if seen is None else [seen]
         elif node.op.name == "gather" and _has_rows(node, vector):
             found.append(Gathered(node, node.operands[0], vector))
+    return found
+
+
+def _needed(outputs: Iterable[Node]) -> set[int]:
+    """All nodes that some outputs are made of."""
+    found: set[int] = set()
+    stack = list(outputs)
+    while stack:
+        node = stack.pop()
+        if node.id not in found:
+            found.add(node.id)
+            stack += node.operands
     return found
 
 

@@ -190,17 +190,20 @@ def layout_for(body: Graph, passes: Passes, machine: Machine) -> Layout:
 def kept_layout(layout: Layout, passes: Passes, machine: Machine) -> Layout | None:
     """How rows are shared out that stay in the memory of their workgroups; None where they do not fit there, or are held or cut already."""
     length = row_length(passes)
-    nbytes = length * dtypes.f32.itemsize
+    nbytes = length * dtypes.f32.itemsize + MERGED
     if layout.held or layout.pieces > 1 or not layout.adjacent or layout.side > 1:
         return None
-    if passes.space[-1] != length or nbytes + MERGED > machine.ample:
+    if passes.space[-1] != length or nbytes > machine.ample:
         return None
     # Workgroups that fit beside each other share the threads of a processor.
-    beside = max(1, machine.ample // (nbytes + MERGED))
+    beside = max(1, machine.ample // nbytes)
     peers = max(THREADS, power_above(ceil_div(MOST_BESIDE, beside)))
     peers = min(peers, largest_group(machine), power_above(ceil_div(length, layout.vector)))
     at_once = max(1, min(KEPT_AT_ONCE, length // (peers * layout.vector)))
-    return replace(layout, peers=peers, at_once=at_once)
+    found = replace(layout, peers=peers, at_once=at_once)
+    # Beside each step of a thread stands the largest element that it had met.
+    peaks = ceil_div(length, found.step) * peers * dtypes.f32.itemsize
+    return found if nbytes + peaks <= machine.ample and peaks + MERGED <= machine.shared else None
 
 
 def _slots(length: int, peers: int, vector: int) -> int:

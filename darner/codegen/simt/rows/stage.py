@@ -94,8 +94,7 @@ class RowStage(RowPlace):
     def with_kept(self, nodes: Sequence[Node] | None) -> Self:
         """Let rows stay in the workgroup's memory, and after each pass these nodes of them."""
         if nodes is not None:
-            vector = self.layout.vector
-            self.kept = KeptRow(self.builder, self.elements, nodes, self.passes, vector)
+            self.kept = KeptRow(self, nodes, online=self.online)
         return self
 
     # ------------------------------------------------------------- passes

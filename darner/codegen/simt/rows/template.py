@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from ....graph.integers import ceil_div
+from ....graph.node import Node
 from ....lower.plan import Spec
 from ...elements.collapse import collapsed
 from ...elements.elements import can_emit
@@ -84,13 +85,16 @@ class _Rows:
         self.spec = spec
         self.machine = machine
         self.layout = layout_for(spec.body, found, machine)
-        self.kept = kept_of(spec.body, found)
-        layout = kept_layout(self.layout, found, machine)
-        if self.kept is None or layout is None or found.columns:
-            self.kept = None
-        else:
-            self.layout = layout
-        online = None if self.layout.held or self.kept else joined(found)
+        online = None if self.layout.held else joined(found)
+        self.kept: tuple[Node, ...] | None = None
+        layout = None if found.columns else kept_layout(self.layout, found, machine)
+        if layout is not None:
+            if online is not None:
+                self.kept = kept_of(spec.body, online, online=True)
+            if self.kept is None:
+                self.kept = kept_of(spec.body, found)
+                online = online if self.kept is None else None
+        self.layout = self.layout if layout is None or self.kept is None else layout
         self.online = online is not None
         self.passes = online or found
         self.length, self.rows = row_length(found), row_count(found)
