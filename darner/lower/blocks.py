@@ -11,7 +11,7 @@ class FilledBlocks(Joining):
 
     def blocks(self) -> None:
         """What is element-wise before a block is computed where the block is written, if nothing else reads it."""
-        for node in self.nodes if self.fusing.blocks else ():
+        for node in self.nodes:
             filled = node.op.facts.fills
             if filled is None or self.home.get(node.id) != node.id:
                 continue

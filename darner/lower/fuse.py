@@ -60,7 +60,8 @@ def fuse(
     work.narrow()
     work.rows()
     work.maps()
-    work.blocks()
+    if fusing.blocks:
+        work.blocks()
     if fusing.beside:
         work.besides()
     return work.ordered()
