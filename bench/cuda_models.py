@@ -1,6 +1,7 @@
-"""SmolLM2-135M and a perceptron on an NVIDIA GPU: how long a step takes, and which kernels it has.
+"""SmolLM2-135M, a Llama of 1.1 billion parameters and GPT-2 on an NVIDIA GPU: how long a step takes, and which kernels it has.
 
-    python -m bench.cuda_models                         all, in bf16, tf32 and f32
+    python -m bench.cuda_models                         SmolLM2-135M, in bf16, tf32 and f32
+    python -m bench.cuda_models llama1b.decode-bf16 gpt2.decode-bf16
     python -m bench.cuda_models train-bf16 decode-f32   some
     python -m bench.cuda_models --layers 2 --device cuda:emulated decode-bf16
 
@@ -14,11 +15,13 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 import darner
 from darner.backends.cuda.kernels import template_of
 
 from .peers import engine_darner
-from .peers.workloads import Smollm
+from .peers.workloads import Llama, Llama1b, Smollm, Weight
 
 MODES: dict[str, dict[str, Any]] = {
     "train": {"mode": "train", "batch": 4, "sequence": 512},
@@ -26,10 +29,37 @@ MODES: dict[str, dict[str, Any]] = {
     "prefill2048": {"mode": "forward", "batch": 1, "sequence": 2048},
     "decode": {"mode": "decode", "batch": 1, "sequence": 512},
 }
+LARGE: dict[str, dict[str, Any]] = {
+    "llama1b.train": {"mode": "train", "batch": 4, "sequence": 512},
+    "llama1b.prefill128": {"mode": "forward", "sequence": 128},
+    "llama1b.decode": {"mode": "decode", "sequence": 1024},
+    "llama1b.decode8k": {"mode": "decode", "sequence": 8192},
+    "llama1b.decode32k": {"mode": "decode", "sequence": 32768},
+}
 PRECISIONS = ("bf16", "tf32", "f32")
+GPT2 = "gpt2.decode"
 
 
-def filled(workload: Smollm, device: str, precision: str) -> tuple[darner.Session, float]:
+def filled_gpt2(device: str, precision: Any, cache: int = 512) -> tuple[darner.Session, float]:
+    """A session of GPT-2 that decodes the last token of a cache."""
+    from darner.models import gpt2
+
+    graph = gpt2.GPT2(gpt2.GPT2Config()).cached_graph(cache=cache)
+    started = time.perf_counter()
+    session = darner.build_inference_session(
+        graph, device=device, precision=precision, cache=None, progress=False
+    )
+    session.compile()
+    spent = time.perf_counter() - started
+    for name in session.param_names():
+        shape = np.asarray(session.get_parameter(name)).shape
+        session.set_parameter(name, Weight(shape, 0.02).value(name))
+    session.set_input("tokens", np.array([[7]], np.int32))
+    session.set_input("position", np.array([cache - 1], np.int32))
+    return session, spent
+
+
+def filled(workload: Llama, device: str, precision: str) -> tuple[darner.Session, float]:
     """A session with its weights, caches and inputs, and the seconds it took to build without a cache."""
     graph = engine_darner.graph(workload)
     started = time.perf_counter()
@@ -107,17 +137,24 @@ def kernels(session: darner.Session, top: int) -> Iterator[str]:
 def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    names = [f"{mode}-{precision}" for precision in PRECISIONS for mode in MODES]
+    usual = [f"{mode}-{precision}" for precision in PRECISIONS for mode in MODES]
+    names = [*usual, *(f"{m}-{p}" for m in (*LARGE, GPT2) for p in PRECISIONS)]
     parser.add_argument("cases", nargs="*", help=", ".join(names))
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--layers", type=int, default=30)
+    parser.add_argument("--layers", type=int, help="instead of all that a model has")
     parser.add_argument("--top", type=int, default=0, help="how many kernels are listed")
     given = parser.parse_args()
-    for name in given.cases or names:
+    for name in given.cases or usual:
         if name not in names:
             parser.error(f"there is no case {name}: {', '.join(names)}")
         mode, _, precision = name.partition("-")
-        session, spent = filled(Smollm(layers=given.layers, **MODES[mode]), given.device, precision)
+        layers = {} if given.layers is None else {"layers": given.layers}
+        if mode == GPT2:
+            session, spent = filled_gpt2(given.device, precision)
+        elif mode in LARGE:
+            session, spent = filled(Llama1b(**LARGE[mode], **layers), given.device, precision)
+        else:
+            session, spent = filled(Smollm(**MODES[mode], **layers), given.device, precision)
         alone, among = timed(session)
         print(
             f"{name}: build {spent:.2f} s, step and wait {alone * 1e3:.3f} ms, one of many {among * 1e3:.3f} ms",

@@ -335,6 +335,34 @@ class Smollm(Llama):
 
 
 @dataclass(frozen=True)
+class Llama1b(Llama):
+    """A Llama of 1.1 billion parameters, with the sizes of TinyLlama."""
+
+    family: ClassVar[str] = "llama-1b"
+    optimizer: ClassVar[str] = "adamw"
+    usual: ClassVar[tuple[int, int]] = (1, 1024)
+    mode: str = "decode"
+    batch: int = 1
+    sequence: int = 1024
+    layers: int = 22
+    width: int = 2048
+    heads: int = 32
+    kv_heads: int = 4
+    inner: int = 5632
+    vocabulary: int = 32000
+
+    def values(self) -> Iterator[tuple[str, np.ndarray]]:
+        """The same numbers over and over, and in all weights that are alike: drawing a billion takes longer than all that is measured."""
+        block = Weight((1 << 20,), 1.0).value("block")
+        made: dict[Weight, np.ndarray] = {}
+        for name, weight in self.weights().items():
+            if weight not in made:
+                flat = np.resize(block, weight.size) * np.float32(weight.scale)
+                made[weight] = flat.reshape(weight.shape) + np.float32(weight.center)
+            yield name, made[weight]
+
+
+@dataclass(frozen=True)
 class Resnet(Workload):
     """ResNet-18 for small images: a 3x3 convolution at full size, then basic blocks two by two.
 

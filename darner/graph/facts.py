@@ -55,6 +55,7 @@ class Facts:
         finds: a reduction whose result is the index of an element.
         ends: a kernel by index that may end with what is element-wise after it, where a target has such kernels.
         overwrites: the operand that the result is, but for some elements: in place only these are written.
+        fills: of ops that overwrite a block, the operand that the block is; where a target's kernels do that, they compute it themselves.
         reads_part_of: the operand of which it reads as many elements as it returns.
         carries: an operand that the last of several results is made of, part by part: it may take the operand's place in memory.
         reads_rows: its kernels read operands wherever their rows lie, if these have no gaps; others have such views copied.
@@ -85,6 +86,7 @@ class Facts:
     finds: bool = False
     ends: bool = False
     overwrites: str | None = None
+    fills: str | None = None
     reads_part_of: str | None = None
     carries: str | None = None
     reads_rows: bool = False

@@ -21,6 +21,7 @@ from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.types import TensorType, TupleType
 from .beside import Beside
+from .blocks import FilledBlocks
 from .cut import least_cut
 from .groups import EPILOGUES, LARGEST, PLAIN, Fusing, Group, make_parts
 from .product_ends import ProductEnds
@@ -60,12 +61,14 @@ def fuse(
     work.rows()
     work.alike()
     work.maps()
+    if fusing.blocks:
+        work.blocks()
     if fusing.beside:
         work.besides()
     return work.ordered()
 
 
-class _Fusion(ProductEnds, Beside):
+class _Fusion(FilledBlocks, ProductEnds, Beside):
     """Which groups are joined, and what they become."""
 
     # ------------------------------------------------------------- epilogues

@@ -34,12 +34,14 @@ class Fusing:
         places_parts: a map that makes the parts of a concatenation writes each where it belongs, and takes in what is element-wise beside them.
         joins: a product whose epilogue makes all parts of a concatenation writes that.
         halves: a product's epilogue may read both halves of its columns in pairs, as a gate does.
+        blocks: kernels that replace a block of a value compute the block, of what is element-wise before it.
         beside: small maps that have nothing to do with each other are one kernel.
     """
 
     places_parts: bool = False
     joins: bool = False
     halves: bool = False
+    blocks: bool = False
     beside: bool = False
 
 

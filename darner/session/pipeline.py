@@ -31,6 +31,7 @@ from ..optim.loss_scale import (
     with_loss_scale,
 )
 from ..optim.step import add_updates, trained_parameters
+from ..transforms.caches import narrowed_caches
 from ..transforms.expand import expand
 from ..transforms.gradients import select, value_and_grad
 from ..transforms.precision import Rounded, rounded_products
@@ -251,10 +252,12 @@ class Pipeline:
 
 
 def session_graph(graph: Graph, config: SessionConfig) -> Graph:
-    """The graph that a session has of the user's: a copy, and with f16 in training the states of loss scaling in it."""
+    """The graph that a session has of the user's: a copy, with f16 in training the states of loss scaling in it, and in inference with caches as they are multiplied."""
     if config.precision == "f16" and config.trains:
         return with_loss_scale(graph).freeze()
-    return graph.copy().freeze()
+    if config.trains:
+        return graph.copy().freeze()
+    return narrowed_caches(graph.copy(), config.precision).freeze()
 
 
 class _Gradient:

@@ -17,12 +17,10 @@ from ..graph.graph import Graph, check_graph
 from ..graph.node import Node
 from ..graph.precision import TF32, Precision, check_precision
 from ..graph.types import TensorType, TupleType
+from .caches import STORED
 from .expand import expansion
 from .loops.motion import move_products
 from .loops.rewrite import has_loops
-
-_STORED: dict[str, DType] = {"bf16": dtypes.bf16, "f16": dtypes.f16}
-"""The element type of an operand in memory, where that has fewer bytes than f32."""
 
 _HOLDS: dict[str, tuple[DType, ...]] = {
     "tf32": (dtypes.bf16, dtypes.f16),
@@ -182,6 +180,8 @@ class _Copy:
             if not isinstance(found[0].type, TupleType):
                 return [found[node.attrs["index"]]]
         operands = [made[i][0] for i in node.inputs]
+        if node.op.name == "cast" and node.dtype is STORED.get(self.work.precision):
+            return [self._cast(operands[0], node)]
         if self.work.is_written_out(node):
             return self._written_out(node, operands, like)
         self.work.tell(node, operands)
@@ -232,6 +232,23 @@ class _Copy:
             self._rounded[x.id] = self._made(x)
         return self._rounded[x.id]
 
+    def _cast(self, x: Node, like: Node) -> Node:
+        """A cast that the graph has itself: below the views of a value that is computed, where its other readers round it."""
+        base = x
+        while _is_view(base):
+            (base,) = base.operands
+        if base is x or "leaf" in base.op.traits or base.dtype is not dtypes.f32:
+            return self.result.insert_like(like, [x])
+        with self.result.derived_from(like):
+            return self._seen(x, base.cast(like.dtype))
+
+    def _seen(self, x: Node, base: Node) -> Node:
+        """The views of a value of another type that ``x`` is of its value."""
+        if not _is_view(x):
+            return base
+        (source,) = x.operands
+        return self.result.insert_like(x, [self._seen(source, base)])
+
     def _made(self, x: Node) -> Node:
         if _is_view(x):
             (source,) = x.operands
@@ -244,7 +261,7 @@ class _Copy:
         if precision == "tf32":
             reduced: Node = x.reduce_precision(*TF32)
             return reduced
-        result: Node = x.cast(_STORED[precision]).cast(dtypes.f32)
+        result: Node = x.cast(STORED[precision]).cast(dtypes.f32)
         return result
 
 

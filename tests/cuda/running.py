@@ -32,7 +32,7 @@ def lowered(graph, machine=MACHINE):
             whole=whole,
             ended=set(),
             alignment=256,
-            fusing=Fusing(beside=True),
+            fusing=Fusing(blocks=True, beside=True),
         )
         specs = [spec for _, spec in written_specs(plan)]
         lacking = {name for spec in specs if not template_of(spec, machine) for name in spec.ops}

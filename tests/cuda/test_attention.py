@@ -187,13 +187,15 @@ def template_of(graph, arch="sm_90a"):
         (Case(2, 1, 64, 64, 64), "sm_80", NAME),
         (Case(2, 1, 64, 64, 256, backward=True), "sm_86", NAME),
         (Case(2, 1, 64, 64, 64), "sm_75", "attention"),
-        (Case(2, 1, 1, 64, 64), "sm_90a", "attention"),
+        (Case(2, 1, 1, 64, 64), "sm_90a", NAME),
+        (Case(2, 1, 12, 64, 64), "sm_90a", "attention"),
+        (Case(2, 1, 1, 64, 64, options={"softcap": 2.0}), "sm_90a", "attention"),
         (Case(2, 1, 64, 64, 60), "sm_90a", "attention"),
         (Case(2, 1, 64, 64, 264), "sm_90a", "attention"),
     ],
     ids=str,
 )
-def test_tensor_cores_take_rows_of_whole_pieces_and_many_queries(case, arch, name):
+def test_tensor_cores_take_rows_of_whole_pieces_and_many_queries_or_few(case, arch, name):
     assert template_of(case.graph(), arch) == {name}
 
 

@@ -12,6 +12,8 @@ from tests.cuda.attentions import Case, assert_near, planned
 from tests.cuda.ptx.device import Device
 
 MACHINE = Machine.without_card("sm_90a")
+is_by = "wgmma"
+"""The instruction that kernels multiply by."""
 
 
 def run(case, seed=0):
@@ -45,7 +47,7 @@ def launch(device, kernel, written, places):
             return scratch + binding.number
         return (operands if binding.what == "operand" else results)[binding.number]
 
-    assert "wgmma" in written.stages[-1].ir
+    assert is_by in written.stages[-1].ir
     for stage in written.stages:
         device.launch(to_ptx(stage.ir, "sm_90a"), stage, address)
 

@@ -73,7 +73,7 @@ class CudaBackend(Backend):
             alignment=ALIGNMENT,
             keeps=True,
             largest=limits.segment,
-            fusing=Fusing(joins=True, halves=cores, beside=True),
+            fusing=Fusing(joins=True, halves=cores, blocks=True, beside=True),
             side_by_side=True,
             multipliers=multipliers_of(machine),
             again=AGAIN,

@@ -15,10 +15,11 @@ from ...lower.plan import Plan, Spec
 from ...lower.strided import Multipliers, contractions
 from ..base.limits import Limits, check_scratch, last_op
 from .attention.template import TENSOR_ATTENTION
+from .contract.few_template import FEW_CONTRACT
 from .contract.template import PLAIN_CONTRACT, TENSOR_CONTRACT
 from .machine import ALIGNMENT, TENSOR_CORES, Machine
 
-OWN: tuple[Template, ...] = (TENSOR_ATTENTION, TENSOR_CONTRACT, PLAIN_CONTRACT)
+OWN: tuple[Template, ...] = (TENSOR_ATTENTION, FEW_CONTRACT, TENSOR_CONTRACT, PLAIN_CONTRACT)
 """The families of kernels on tensor cores, those with the best code first."""
 
 AGAIN = Price(3.0, 1 << 16)
@@ -48,9 +49,9 @@ def template_of(spec: Spec, machine: Machine) -> Template | None:
 
 
 def runs(spec: Spec, machine: Machine) -> bool:
-    """Whether there is good code for a spec: sums are taken in pairs where tensor cores make them, and nowhere else."""
+    """Whether there is good code for a spec: sums are taken in pairs by products on tensor cores and of a few rows, and by no others."""
     found = template_of(spec, machine)
-    return found is TENSOR_CONTRACT if in_halves(spec) else found is not None
+    return found in (FEW_CONTRACT, TENSOR_CONTRACT) if in_halves(spec) else found is not None
 
 
 def written(spec: Spec, machine: Machine, choice: str | None = None) -> Written:

@@ -23,6 +23,8 @@ Capability = tuple[int, int]
 
 TENSOR_CORES: Capability = (8, 0)
 """The first generation whose tensor cores multiply bf16, f16 and tf32 and add in f32, as code here has them do."""
+CLUSTERS: Capability = (9, 0)
+"""The first generation whose blocks can be clusters, which see each other's shared memory."""
 
 STARTS_EARLY: Capability = (9, 0)
 """The first generation on which a launch can start before the one ahead of it has ended."""

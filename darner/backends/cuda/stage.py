@@ -46,7 +46,8 @@ class Stage:
     waits (``griddepcontrol.wait``) before it reads or writes any memory of the device*. The wait ends when the launch ahead has ended and all that it wrote can
     be read; since that one waited too, or began after all before it had ended, so have all launches before. So no thread reads what is not written yet, and none
     writes where an earlier launch still reads: the arena's memory can be given to another value as if launches followed each other. ``launch_dependents``, which lets the
-    launch behind start, promises nothing of memory, and may stand anywhere.
+    launch behind start, promises nothing of memory, and may stand anywhere. Before the wait a kernel may have its weights brought to the L2 cache (``Printer.before_waiting``): a copy there
+    is the memory's, whoever writes it later.
 
     Attributes:
         ir: LLVM IR: a module with one kernel.

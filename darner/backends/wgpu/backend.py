@@ -80,7 +80,7 @@ class WgpuBackend(Backend):
             alignment=GRANULE,
             keeps=True,
             largest=segment_of(machine),
-            fusing=Fusing(joins=True),
+            fusing=Fusing(joins=True, blocks=True),
             side_by_side=True,
             again=Price(ADDITIONS, 1 << 16),
             check=check,

@@ -35,6 +35,7 @@ from .heads import open_heads
 
 @composite(
     family=FAMILY,
+    traits=["moves"],
     facts=Facts(overwrites="cache"),
     samples=[
         sample(spec(7, 3), spec(1, 3), ints(1, high=7, dtype="u32")),

@@ -332,7 +332,7 @@ def _resized(x: Node, axis: int, size: Dim) -> tuple[Dim, ...]:
 
 @primitive(
     family=FAMILY,
-    facts=Facts(role="index", overwrites="x"),
+    facts=Facts(role="index", overwrites="x", fills="update"),
     samples=[
         sample(spec(5, 7), spec(2, 3), ints(2, high=4)),
         sample(spec(5, 7), spec(4, 1), ints(2, low=-3, high=12, dtype="i64")),

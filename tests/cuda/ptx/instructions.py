@@ -50,6 +50,7 @@ IGNORED = (
     "bar.warp.sync",
     "cp.async.bulk.commit_group",
     "cp.async.bulk.wait_group",
+    "cp.async.bulk.prefetch",
     "prefetch",
     "wgmma.fence",
     "wgmma.commit_group",
@@ -451,7 +452,45 @@ def wgmma(warp, parts, operands, mask):
     return True
 
 
+def mma(warp, parts, operands, mask):
+    """``mma.sync`` of 16 rows by 8 columns of 16-bit numbers."""
+    assert mask.all()
+    assert parts[3] == "m16n8k16"
+
+    def fragment(operand, rows, along):
+        found = np.zeros((rows, 16), np.float32)
+        for name, (row, term) in zip(_names(operand), along, strict=True):
+            word = warp.get(name, np.uint32)
+            for half in range(2):
+                bits = ((word >> np.uint32(16 * half)) & np.uint32(0xFFFF)).astype(np.uint16)
+                number = bits.view(HALVES[parts[-2]]).astype(np.float32)
+                found[row + Z // 4, term + 2 * (Z % 4) + half] = number
+        return found
+
+    left = fragment(operands[1], 16, [(0, 0), (8, 0), (0, 8), (8, 8)])
+    product = left @ fragment(operands[2], 8, [(0, 0), (0, 8)]).T
+    old = [warp.get(name, np.float32) for name in _names(operands[3])]
+    for e, name in enumerate(_names(operands[0])):
+        added = product[Z // 4 + 8 * (e // 2), 2 * (Z % 4) + e % 2]
+        warp.put(name, (old[e] + added).astype(np.float32), mask)
+    return True
+
+
+def prmt(warp, parts, operands, mask):
+    """Bytes of two words, by number."""
+    words = [warp.get(x, np.uint32).astype(np.uint64) for x in operands[1:3]]
+    both, how = words[0] | (words[1] << np.uint64(32)), int(operands[3], 0)
+    found = np.zeros(LANES, np.uint64)
+    for i in range(4):
+        byte = (both >> np.uint64(8 * (how >> (4 * i) & 7))) & np.uint64(0xFF)
+        found |= byte << np.uint64(8 * i)
+    warp.put(operands[0], found.astype(np.uint32), mask)
+    return True
+
+
 SPECIAL = {
+    "mma.sync": mma,
+    "prmt": prmt,
     "ld.": load,
     "st.": store,
     "mapa": mapa,

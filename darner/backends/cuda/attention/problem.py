@@ -111,8 +111,8 @@ class Problem:
         return self.attention.batch * self.attention.heads
 
 
-def tensor_attention(spec: Spec) -> Problem | None:
-    """The attention of a spec, if tensor cores compute it: factors of one 16-bit type or rounded to tf32, in rows of whole pieces.
+def tensor_attention(spec: Spec, *, few: bool = False) -> Problem | None:
+    """The attention of a spec, if tensor cores compute it: factors of one 16-bit type or rounded to tf32, in rows of whole pieces; of ``few`` queries, or of many.
 
     An attention in f32 of factors that are 16-bit numbers is one too: its session rounds what is multiplied, and that is probabilities as well.
     """
@@ -124,7 +124,7 @@ def tensor_attention(spec: Spec) -> Problem | None:
     attention = described(node)
     if 0 in (attention.batch, attention.heads, attention.keys, attention.width):
         return None
-    if attention.queries < FEWEST_QUERIES or not attention.value_width:
+    if (attention.queries < FEWEST_QUERIES) != few or not attention.value_width:
         return None
     if node.op.name == BACKWARD and any(
         int(output.attrs["index"]) > 2 for output in spec.body.outputs

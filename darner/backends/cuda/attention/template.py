@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from math import prod
 
+from ....codegen.problems.attention import statistics_number
 from ....codegen.simt.dispatch import Written
 from ....codegen.simt.machine import Machine as AnyMachine
 from ....codegen.simt.template import Template, Variants
@@ -13,6 +14,7 @@ from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ..machine import TENSOR_CORES, Machine
 from .backward import write_backward
+from .few import few_cuts, write_few
 from .forward import write_forward
 from .hopper_backward import can_write_hopper_backward, write_hopper_backward
 from .hopper_forward import can_write_pairs, hopper_cuts, write_hopper_forward
@@ -22,10 +24,17 @@ from .problem import tensor_attention
 
 def _variants(spec: Spec, machine: AnyMachine) -> Variants:
     """The ways to compute an attention, the one that is expected to be best first: by ``wgmma`` where there is such, then by ``mma.sync``."""
-    problem = tensor_attention(spec)
-    if problem is None or not isinstance(machine, Machine) or machine.capability < TENSOR_CORES:
+    if not isinstance(machine, Machine) or machine.capability < TENSOR_CORES:
         return {}
     found: dict[str, Callable[[], Written]] = {}
+    few = tensor_attention(spec, few=True)
+    if few is not None and statistics_number(spec) is None:
+        for shared in few_cuts(few, machine):
+            found[shared.name] = partial(write_few, spec, machine, few, shared)
+        return found
+    problem = tensor_attention(spec)
+    if problem is None:
+        return {}
     if problem.backward:
         if can_write_hopper_backward(spec, machine, problem):
             found["wgmma"] = partial(write_hopper_backward, spec, machine, problem)

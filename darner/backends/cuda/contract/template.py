@@ -25,6 +25,7 @@ from ....lower.strided import is_tf32, is_view
 from ..instructions.warp import Cores, cores_of
 from ..machine import TENSOR_CORES, Machine
 from ..printer import Printer
+from .ahead import bring_operand
 from .fma import FmaCut, write_fma
 from .loaders import Source
 from .mma import MmaCut, write_mma
@@ -38,7 +39,7 @@ from .wgmma import MappedSource, WgmmaKernel
 
 def tensor_product(spec: Spec, machine: Machine) -> Product | None:
     """The product of a spec, if a machine's tensor cores multiply its operands: both of bf16, both of f16, or both rounded to tf32."""
-    product = _product(spec, machine, tf32=True)
+    product = memory_product(spec, machine, tf32=True, halves=True)
     kind = None if product is None else product.operands[0].leaf.dtype.name
     if product is None or kind not in ("bf16", "f16", "f32"):
         return None
@@ -52,17 +53,19 @@ def tensor_product(spec: Spec, machine: Machine) -> Product | None:
 
 def plain_product(spec: Spec, machine: Machine) -> Product | None:
     """The product of a spec, if its operands are f32 and it is large enough to be worth tiles that copies bring."""
-    product = _product(spec, machine, tf32=False)
+    product = memory_product(spec, machine)
     if product is None or product.operands[0].leaf.dtype is not dtypes.f32:
         return None
     return product if min(product.m, product.n, product.k) >= LEAST_PLAIN else None
 
 
-def _product(spec: Spec, machine: Machine, *, tf32: bool) -> Product | None:
+def memory_product(
+    spec: Spec, machine: Machine, *, tf32: bool = False, halves: bool = False
+) -> Product | None:
     """The product of a spec whose sums are f32, and whose operands are floats of one type that lie in memory; with columns beside each other in the result."""
     if machine.capability < TENSOR_CORES or spec.kind != "contract" or not can_emit(spec.body):
         return None
-    product = product_of(spec, tf32=tf32, halves=tf32)
+    product = product_of(spec, tf32=tf32, halves=halves)
     if product is None or product.node.dtype.name not in ("f32", "bf16", "f16"):
         return None
     leaves = [operand.leaf for operand in product.operands]
@@ -123,7 +126,7 @@ def givens_of(
     return found, begin
 
 
-def _sink(dispatch: Dispatch, product: Product, parts: int) -> SinkOf:
+def sink_of(dispatch: Dispatch, product: Product, parts: int) -> SinkOf:
     """What takes the sums of a part: the results, where there is one."""
     if parts == 1:
         return lambda part: Results(dispatch, product)
@@ -185,9 +188,10 @@ def _write_ring(
     givens, scratch = givens_of(lying, begin, transposed=transposed, loose=cut.loose)
     stages = _packs(spec, machine, lying, givens)
     dispatch = Dispatch(spec, machine, threads=tile.threads, whole=product.taken.in_fours)
+    bring_operand(dispatch, product, cut.raster(product).tiles)
     cast(Printer, dispatch.builder).blocks_together(tile.blocks)
     cores = cores_of(dispatch.builder, machine, tile.shared_bytes)
-    sink = _sink(dispatch, product, parts)
+    sink = sink_of(dispatch, product, parts)
     sources = []
     for side, given in enumerate(givens):
         layout = given.layout
@@ -211,6 +215,7 @@ def write_by_wgmma(spec: Spec, machine: Machine, product: Product, cut: WgmmaCut
     givens, scratch = givens_of(product, parts * part_bytes(product) if parts > 1 else 0)
     stages = _packs(spec, machine, product, givens)
     dispatch = Dispatch(spec, machine, threads=cut.tile.threads, whole=product.taken.in_fours)
+    bring_operand(dispatch, product, cut.blocks)
     sources = []
     for side, given in enumerate(givens):
         layout = given.layout
@@ -221,7 +226,7 @@ def write_by_wgmma(spec: Spec, machine: Machine, product: Product, cut: WgmmaCut
         sources.append(MappedSource(layout, binding))
     whole = parts == 1 and cut.sharing == 1
     result = result_map(product, spec.body) if whole else None
-    sink = _sink(dispatch, product, parts)
+    sink = sink_of(dispatch, product, parts)
     WgmmaKernel(dispatch, product, cut, sources, result, sink).write()
     stages.append(dispatch.finish(cut.blocks))
     return _written(spec, machine, product, parts, stages, scratch)

@@ -8,6 +8,7 @@
     wgmma      products of four warps whose operands lie in shared memory
     numbers    conversions that take one instruction
     scalars    powers of two and pairs of 16-bit numbers, as instructions or emulated
+    stream     what a kernel that streams weights calls: loads past the L1 cache, sums of the blocks of a cluster
     warp       what a template for tensor cores calls: these instructions, or their emulation by the SIMT builder
 
 Every function takes the builder first. Addresses of shared memory are integers of 32 bits, those of tensor maps are pointers. Names are those of PTX.

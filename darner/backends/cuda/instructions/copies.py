@@ -81,6 +81,18 @@ def bulk_wait(builder: Builder, most: int = 0, *, read: bool = True) -> None:
     assembly(builder, f"cp.async.bulk.wait_group{how} {most};")
 
 
+def bulk_prefetch(
+    builder: Builder, source: Value, nbytes: Value | int, inside: Value | None = None
+) -> None:
+    """Bring contiguous bytes, a multiple of 16, from global memory to the L2 cache, where ``inside`` is no 0; it promises nothing, and reads nothing for this kernel."""
+    text = "cp.async.bulk.prefetch.L2.global [$0], $1;"
+    if inside is None:
+        assembly(builder, text, (), [source, nbytes])
+        return
+    text = f"{{ .reg .pred p; setp.ne.b32 p, $2, 0; @p {text} }}"
+    assembly(builder, text, (), [source, nbytes, inside])
+
+
 def cache_policy(builder: Builder, kind: str = "evict_first") -> Value:
     """How long what a copy reads stays in the L2 cache: ``evict_first``, ``evict_last`` or ``evict_normal``."""
     text = f"createpolicy.fractional.L2::{kind}.b64 $0, 1.0;"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
 from ....codegen.ir.types import Function
@@ -58,6 +59,7 @@ class Printer(Memories):
         self._map_arguments: list[Raw] = []
         self._dynamic = 0
         self._asked = ""
+        self._waits: Raw | None = None
         super().__init__(function or self.new_kernel())
         if function is None:
             self.begin()
@@ -80,12 +82,22 @@ class Printer(Memories):
         return kernel
 
     def begin(self) -> None:
-        """Wait for the launch ahead, let the one behind come, and know the numbers of the thread; see ``Stage.early``."""
-        if self.starts_early:
-            wait_for_launch(self.ir)
-            launch_dependents(self.ir)
+        """Know the numbers of the thread, wait for the launch ahead, and let the one behind come; see ``Stage.early``."""
         self.group, self.local = (self.held(self._special(name)) for name in ("ctaid.x", "tid.x"))
         self.thread = self.let(self.group * self.threads + self.local, "thread")
+        if self.starts_early:
+            wait_for_launch(self.ir)
+            self._waits = self.ir.block.instructions[-1]
+            launch_dependents(self.ir)
+
+    @contextmanager
+    def before_waiting(self) -> Iterator[None]:
+        """Code without branches, at the beginning of a kernel, that runs before it waits for the launch ahead: nothing of it may read or write memory. Bringing what may change yet to a cache is neither."""
+        if self.starts_early:
+            self.ir.position_before(self._waits)
+        yield
+        if self.starts_early:
+            self.ir.position_at_end(self.ir.block)
 
     def child(self, function: CodeFunction) -> Self:
         """See ``Blocks``."""

@@ -71,6 +71,9 @@ class CodeBuilder(Builder, Protocol):
     def block(self) -> CodeBlock:
         """Where it continues."""
 
+    def position_before(self, instruction: Raw | None) -> None:
+        """Continue before an instruction."""
+
     def switch(self, value: Raw, default: Block) -> Branch:
         """Go on with the block of a value."""
 

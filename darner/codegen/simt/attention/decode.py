@@ -92,6 +92,32 @@ def write_decode(spec: Spec, machine: Machine, attention: Described, parts: Part
     return Written((work.stage(), work.records.merge()), work.records.nbytes)
 
 
+def part_of_keys(reader: Reader, part: Number, parts: int, block: int) -> tuple[Value, Value]:
+    """The first of a part's keys and what is behind its last, of those that any query sees; all parts but the last are whole blocks of keys."""
+    b, attention, window, start = (
+        reader.builder,
+        reader.attention,
+        reader.attention.window,
+        reader.start,
+    )
+    low: Number = 0
+    high: Number = attention.keys
+    if attention.causal:
+        high = b.min(high, start + attention.queries)
+    if window is not None:
+        window = min(window, 1 << 30)
+        low = b.max(low, start - (window - 1))
+        if not attention.causal:
+            high = b.min(high, start + (attention.queries + window - 1))
+    begin = b.let(b.index(unsigned(b, low) // 4 * 4), "begin")
+    end = b.let(b.index(unsigned(b, b.max(high, 0))), "end")
+    seen = b.let(b.choose(end > begin, end - begin, 0), "seen")
+    together = block * parts
+    length = b.let((seen + (together - 1)) // together * block, "length")
+    first = b.let(b.min(begin + part * length, end), "low")
+    return first, b.let(b.min(first + length, end), "high")
+
+
 @dataclass(frozen=True)
 class Query:
     """A query of one of the heads that share keys.
@@ -147,7 +173,7 @@ class _Decode:
         self.team = b.let(b.local // parts.team, "team")
         self.member = b.let(b.local % parts.team, "member")
         reader.write_start(place.batch)
-        low, high = self._range(place.part)
+        low, high = part_of_keys(reader, place.part, parts.parts, THREADS)
         self.keys, self.values = (
             b.let(b.index(reader.head_of(name, place.batch, place.head)), f"{name}_base")
             for name in ("k", "v")
@@ -176,31 +202,6 @@ class _Decode:
             total = b.variable(0.0, "total", reader.kind)
             sums = [b.variable(0.0, "sum", reader.kind, width=4) for _ in range(self.parts.columns)]
             yield Query(head, number, places, top, total, sums)
-
-    def _range(self, part: Number) -> tuple[Value, Value]:
-        """The first of the part's keys and what is behind its last, of those that any query sees; all parts but the last are whole blocks."""
-        b, attention, window, start = (
-            self.builder,
-            self.attention,
-            self.attention.window,
-            self.reader.start,
-        )
-        low: Number = 0
-        high: Number = attention.keys
-        if attention.causal:
-            high = b.min(high, start + attention.queries)
-        if window is not None:
-            window = min(window, 1 << 30)
-            low = b.max(low, start - (window - 1))
-            if not attention.causal:
-                high = b.min(high, start + (attention.queries + window - 1))
-        begin = b.let(b.index(unsigned(b, low) // 4 * 4), "begin")
-        end = b.let(b.index(unsigned(b, b.max(high, 0))), "end")
-        seen = b.let(b.choose(end > begin, end - begin, 0), "seen")
-        together = THREADS * self.parts.parts
-        length = b.let((seen + (together - 1)) // together * THREADS, "length")
-        first = b.let(b.min(begin + part * length, end), "low")
-        return first, b.let(b.min(first + length, end), "high")
 
     def _stage_queries(self, place: Place) -> None:
         attention, reader = self.attention, self.reader

@@ -216,16 +216,23 @@ class Reader:
 
     def write_start(self, batch: Number) -> None:
         """Find ``start``."""
+        found = self.start_of(batch)
+        if not isinstance(found, int):
+            found = self.builder.let(self.uniform(found), "start")
+        self.start = found
+
+    def start_of(self, batch: Number) -> Number:
+        """The key at which the first query stands, as every thread reads it."""
         attention, b = self.attention, self.builder
         node = attention.offset
         if node is None:
-            self.start = attention.keys - attention.queries
-            return
+            return attention.keys - attention.queries
         elements = self.dispatch.elements()
         one = node.rank == 0 or int(node.shape[0]) == 1
         index = [] if node.rank == 0 else [0 if one else batch]
         found = elements.places.clamp(elements.integer(node, index), -FARTHEST, FARTHEST)
-        self.start = b.let(self.uniform(b.as_signed(elements.places.value(found))), "start")
+        signed: Number = b.as_signed(elements.places.value(found))
+        return signed
 
     def uniform(self, value: Value) -> Value:
         """A number that comes from memory and counts as different in every thread: by way of shared memory it is known to be the same."""
