@@ -47,18 +47,6 @@ def test_every_kind_of_steps(m, cut, layout, dtype):
     assert_near(found, wanted_product(arrays, layout), 1e-6)
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "f16"])
-@pytest.mark.parametrize(
-    ("m", "cut"),
-    [(1, FewCut(1, 2, 1, 2, True)), (3, FewCut(2, 2, 2, 1, True)), (8, FewCut(4, 1, 3, 2, True))],
-)
-def test_steps_of_few_columns(m, cut, dtype):
-    graph = product(m, 136, 328, "NN", dtype)
-    arrays = arrays_of(graph)
-    found = written_and_run(spec_of(graph), arrays, by(cut))
-    assert_near(found, wanted_product(arrays, "NN"), 1e-6)
-
-
 @pytest.mark.parametrize("k", [333, 656, 200])
 def test_a_last_part_that_has_less_than_the_others(k):
     graph = product(2, 136, k, "NN", "bf16", (2,))
@@ -128,7 +116,7 @@ def test_narrow_products_keep_most_of_a_card_busy():
     for shape in SHAPES:
         found, layout = few_product(spec_of(product(*shape)), HOPPER)
         cut = cuts_of(found, layout, HOPPER)[0]
-        steps = step_of(layout, narrow=cut.narrow)
+        steps = step_of(layout)
         blocks = -(-found.n // (steps.columns * cut.across)) * cut.parts
         assert blocks >= 60, cut.name
 

@@ -1,6 +1,6 @@
 """A warp's dot products of a few rows with streamed columns: weights come from memory 16 bytes a lane, straight to registers; the rows lie in shared memory.
 
-``Dots`` is one of five, by the size of elements, by what is contiguous in memory, and by how few columns there are (``dots_of``). 16-bit numbers are multiplied by ``mma.sync``: a lane's 16 bytes are words of a fragment, in an order of terms
+``Dots`` is one of four, by the size of elements and by what is contiguous in memory (``dots_of``). 16-bit numbers are multiplied by ``mma.sync``: a lane's 16 bytes are words of a fragment, in an order of terms
 that the rows' fragments have too, so nothing is rearranged where terms are contiguous, and where columns are, two terms are put beside each other by one instruction. f32 is multiplied as it is, by fused multiply-adds.
 
 A step is what a warp adds at a time: some columns by some terms. Whoever has a kernel that streams weights calls ``load`` for several steps before it calls ``add`` for the first of them.
@@ -36,7 +36,6 @@ class Step:
         pieces: of 16 bytes that a lane reads.
         by_terms: whether terms are contiguous in memory; columns are otherwise.
         itemsize: bytes of an element.
-        narrow: whether two sixteens of terms are multiplied at once, of half as many columns.
     """
 
     columns: int
@@ -44,13 +43,10 @@ class Step:
     pieces: int
     by_terms: bool
     itemsize: int
-    narrow: bool = False
 
 
-def step_of(layout: Layout, *, narrow: bool = False) -> Step:
-    """The steps of an operand that lies so; ``narrow`` ones are for up to 8 rows of 16-bit numbers whose columns are contiguous."""
-    if narrow:
-        return Step(32, 32, 4, False, 2, narrow=True)
+def step_of(layout: Layout) -> Step:
+    """The steps of an operand that lies so."""
     by_terms, size = layout.along == "summed", layout.dtype.itemsize
     if size == 2:
         return Step(8, 32, 1, True, 2) if by_terms else Step(64, 16, 4, False, 2)
@@ -277,45 +273,6 @@ class HalvesByColumns(_Halves):
                     four[at + i] = b.vector([tile[which] for tile in tiles])
 
 
-class HalvesByFewColumns(HalvesByColumns):
-    """The same of 32 columns by 32 terms, for up to 8 rows: lanes whose ``g`` is 4 or more have the second sixteen of terms of the same columns.
-
-    The fragment of A has the first sixteen of terms in its upper eight rows, and the second in its lower ones; so of each sum one quarter counts, and two of these are added at the end.
-    """
-
-    def start(self, batch: Number, column: Value) -> None:
-        """See ``Dots``."""
-        piece = self._clipped(column // 8 + self.g % 4, ceil_div(self.columns.extent, 8))
-        self._bases = [self._base(batch, piece)]
-
-    def load(self, step: Value, inside: Value | None = None) -> list[Value]:
-        """See ``Dots``."""
-        b, found = self.builder, []
-        first = b.let(step * 32 + self.g // 4 * 16 + self.t * 4)
-        for i in range(4):
-            found += self._piece(self._bases[0], b.let(first + i), self.columns.terms, inside)
-        return found
-
-    def _left(self, step: Value, width: int) -> list[list[Value]]:
-        """The words of this lane's terms, of both sixteens, of row ``g``."""
-        b, memory = self.builder, self.rows.view(width)
-        at = b.let(self._own[0] + step * 16 + self.t * width)
-        return [b.let(memory[b.let((at + 8 * i) // width)]).parts for i in range(2)]
-
-    def keep(self, sums: Memory, first: Value, pitch: int) -> None:
-        """See ``Dots``: of lanes ``t`` and ``t + 2`` each has a half of the sums of 16 columns."""
-        b, four = self.builder, replace(sums, vector=4, shape=(sums.shape[0] // 4,))
-        upper = b.let(self.t < 2)
-        totals: list[list[Value]] = []
-        for x in range(2):
-            own = [b.let(b.choose(upper, tile[x], tile[2 + x])) for tile in self.sums]
-            totals.append([b.let(value + b.shuffle_xor(value, 2)) for value in own])
-        with b.if_(upper, self.g < self.rows.count):
-            at = b.let((first + self.g * pitch + 16 * self.t) // 4)
-            for i in range(4):
-                four[at + i] = b.vector(totals[i // 2][4 * (i % 2) : 4 * (i % 2) + 4])
-
-
 class _Floats(_Streamed):
     """Of f32."""
 
@@ -416,9 +373,7 @@ def dots_of(
 ) -> Dots:
     """The dot products of a warp with columns that lie so."""
     if columns.layout.dtype.itemsize == 2:
-        halves: type[HalvesByTerms | HalvesByColumns] = HalvesByColumns
-        if rows.step.by_terms or rows.step.narrow:
-            halves = HalvesByTerms if rows.step.by_terms else HalvesByFewColumns
+        halves = HalvesByTerms if rows.step.by_terms else HalvesByColumns
         return halves(dispatch, streaming, columns, rows, cores)
     floats = FloatsByTerms if rows.step.by_terms else FloatsByColumns
     return floats(dispatch, streaming, columns, rows)

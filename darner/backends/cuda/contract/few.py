@@ -61,21 +61,18 @@ class FewCut:
         deep: warps that share the terms of a column.
         parts: blocks that share them.
         ahead: steps that a warp asks for before it uses the first.
-        narrow: whether warps have half as many columns (``dots.step_of``).
     """
 
     across: int
     deep: int
     parts: int
     ahead: int
-    narrow: bool = False
 
     @property
     def name(self) -> str:
         """What tells it from others."""
         parts = f", {self.parts} parts" if self.parts > 1 else ""
-        narrow = " of few columns" if self.narrow else ""
-        return f"few rows by {self.across} x {self.deep} warps{narrow}, {self.ahead} ahead{parts}"
+        return f"few rows by {self.across} x {self.deep} warps, {self.ahead} ahead{parts}"
 
     @property
     def threads(self) -> int:
@@ -129,15 +126,9 @@ def rows_of(product: Product, step: Step, cut: FewCut, memory: Memory) -> Rows:
 
 def cuts_of(product: Product, layout: Layout, machine: Machine) -> list[FewCut]:
     """How a product may be shared out: what is expected to be best first; none where its rows have no room in shared memory."""
-    steps = [step_of(layout)]
-    if layout.along == "free" and layout.dtype.itemsize == 2 and product.m <= MOST_ROWS // 2:
-        steps.append(step_of(layout, narrow=True))
-    found = [
-        (expected(product, step, cut, machine), number, cut)
-        for step in steps
-        for number, cut in enumerate(_cuts(product, step, machine))
-    ]
-    return [cut for _, _, cut in sorted(found, key=lambda one: one[:2])]
+    step = step_of(layout)
+    found = _cuts(product, step, machine)
+    return sorted(found, key=lambda cut: expected(product, step, cut, machine))
 
 
 def _cuts(product: Product, step: Step, machine: Machine) -> list[FewCut]:
@@ -154,7 +145,7 @@ def _cuts(product: Product, step: Step, machine: Machine) -> list[FewCut]:
         if not deep or (parts > 1 and ceil_div(total, each) < parts):
             continue
         ahead = max(1, min(pieces // step.pieces, ceil_div(each, deep)))
-        cut = FewCut(across, deep, parts, ahead, step.narrow)
+        cut = FewCut(across, deep, parts, ahead)
         words = shared_words(product, step, cut, rows_of(product, step, cut, nowhere))
         registers = cut.threads * _registers(product, step)
         if 4 * words <= STATIC_SHARED and registers <= REGISTERS:
@@ -230,7 +221,7 @@ class FewKernel:
         self.dispatch, self.product, self.cut = dispatch, product, cut
         self.builder = b = dispatch.builder
         self.cores, self.streaming = tools
-        self.step = step_of(layout, narrow=cut.narrow)
+        self.step = step_of(layout)
         # Of a product in halves, a column is a column of either.
         self.taken, self.values = product.taken, len(product.halves) or 1
         self.extent = Extent.of(product, self.step, cut)

@@ -50,7 +50,7 @@ def write_few(
 ) -> Written:
     """The launches of a product."""
     dispatch = Dispatch(spec, machine, threads=cut.threads, whole=product.taken.in_fours)
-    bring_operand(dispatch, product, few_blocks(product, step_of(layout, narrow=cut.narrow), cut))
+    bring_operand(dispatch, product, few_blocks(product, step_of(layout), cut))
     cores = cores_of(dispatch.builder, machine, 0)
     streaming = streaming_of(dispatch.builder, machine)
     joined = cut.parts == 1 or streaming.clusters
