@@ -97,7 +97,9 @@ PACK = 2.0
 PACKED = 2_000_000.0
 """Bytes that it reads and writes in a microsecond."""
 LOOSE = 0.05
-"""So long it takes a thread to bring a piece word by word, of f32 or where a block of terms or two is all there is."""
+"""So long it takes a thread to bring a piece word by word, where a block of terms or two is all there is."""
+LOOSE_PLAIN = 1.4
+"""So many times as long products of f32 take whose operands are copied word by word."""
 LOOSE_ALWAYS = 0.45
 """The same of 16-bit elements otherwise."""
 SINGLE = 0.015
@@ -106,7 +108,9 @@ SHARING = (2, 4)
 """Blocks of a cluster that may share the terms of a tile."""
 WIDEST_SHARED = 192
 """The most columns of such a tile, for its registers' sake."""
-EXCHANGE = 16_000.0
+MEETING = 0.8
+"""What blocks that run together as a cluster take more than others."""
+EXCHANGE = 20_000.0
 """Bytes of sums that a warpgroup adds up in a microsecond."""
 LEAST_BLOCKS = 4
 """Blocks of terms that a part of sums has at least."""
@@ -239,11 +243,11 @@ def expected(product: Product, layouts: tuple[Layout, Layout], cut: Cut, machine
     return found if loose else found + _packing(product, itemsize, transposed=itemsize == 2)
 
 
-def _loose(cut: MmaCut | FmaCut, blocks: int) -> float:
+def _loose(cut: MmaCut, blocks: int) -> float:
     """The microseconds that one of so many blocks of terms takes at least that is brought word by word."""
     tile = cut.tile
     pieces = (tile.bm + tile.bn) * 8 / tile.threads
-    return pieces * (LOOSE_ALWAYS if isinstance(cut, MmaCut) and blocks > 2 else LOOSE)
+    return pieces * (LOOSE_ALWAYS if blocks > 2 else LOOSE)
 
 
 def _cuts_lines(layout: Layout) -> bool:
@@ -283,8 +287,10 @@ def _expected(
     if not product.taken.in_fours:
         write += tile.bm * tile.bn / (128 * groups) * SINGLE
     if shared > 1:
-        write = 2 * write / shared + tile.bm * tile.bn * 4 / groups / EXCHANGE
-    latency = LATENCY if isinstance(cut, WgmmaCut) or not cut.loose else _loose(cut, blocks)
+        write = MEETING + 2 * write / shared + tile.bm * tile.bn * 4 / groups / EXCHANGE
+    latency = _loose(cut, blocks) if isinstance(cut, MmaCut) and cut.loose else LATENCY
+    if isinstance(cut, FmaCut) and cut.loose:
+        work *= LOOSE_PLAIN
     # Operands come from the L2 cache, lines that are cut in two as two.
     brought = (tile.bm * lines[0] + tile.bn / cluster * lines[1]) * 128
     reads = blocks * tiles * brought / min(CACHED, tiles * CACHED_BY_ONE)
@@ -296,6 +302,8 @@ def _expected(
         time = each * (TILE + write + multiply)
     time = max(time, reads)
     read = product.count * (product.m + product.n) * product.k * itemsize / BYTES
+    if cluster > 1:
+        time += MEETING
     found = LAUNCH + max(time, read + moved)
     if cut.parts > 1:
         found += LAUNCH + 2 * cut.parts * part_bytes(product) / BYTES + moved
