@@ -26,6 +26,7 @@ from ..graph.graph import LEAVES, Graph
 from ..graph.node import Node
 from ..graph.parts import Parts
 from ..graph.types import TensorType
+from ..transforms.channels_last import Wanted
 from .commit import committed, index_bounds
 from .loops import STACKED, body_graph, without_lines
 from .memory import Request, plan_arena
@@ -47,13 +48,15 @@ def lower(  # many parameters: all but the graph are what a backend asks for, by
     segment: int | None = None,
     stored: Mapping[str, Parts] | None = None,
     multipliers: Multipliers | None = None,
+    channels_last: Wanted | None = None,
 ) -> Plan:
     """The plan of a graph whose sizes are all known.
 
     ``whole`` names the composites for which the target has kernels of their own, ``ended`` the ops by index whose kernels may end with what is
     element-wise after them; ``places_parts`` says that maps write each part of a concatenation where it belongs. Every value of the arena begins at a
     multiple of ``alignment`` bytes, and with ``segment`` none lies across a multiple of that many. ``stored`` says of which parameters or states a leaf
-    is made that holds several side by side, for a target that keeps them so, and ``multipliers`` which contractions read operands of fewer bits than f32 where they lie.
+    is made that holds several side by side, for a target that keeps them so, ``multipliers`` which contractions read operands of fewer bits than f32 where they lie, and
+    ``channels_last`` which convolutions are better computed so.
 
     States and parameters are updated in place where the kernel that computes the new value is the last to read the old one, and none that can fail comes
     after it.
@@ -65,7 +68,15 @@ def lower(  # many parameters: all but the graph are what a backend asks for, by
                 f"the sizes {', '.join(symbols)} are not known", hint="graph.bind(name=size) first"
             )
     rules = _Rules(
-        target, whole, ended, places_parts, alignment, segment, stored or {}, multipliers
+        target,
+        whole,
+        ended,
+        places_parts,
+        alignment,
+        segment,
+        stored or {},
+        multipliers,
+        channels_last,
     )
     return rules.plan(graph, dict(options or {})).verify()
 
@@ -82,10 +93,11 @@ class _Rules:
     segment: int | None
     stored: Mapping[str, Parts]
     multipliers: Multipliers | None
+    channels_last: Wanted | None
 
     def plan(self, graph: Graph, options: dict[str, Any]) -> Plan:
         """The plan of a graph."""
-        prepared = prepare(graph, self.whole)
+        prepared = prepare(graph, self.whole, self.channels_last)
         works, commit = committed(prepared, self._kernels(prepared))
         made = _Assembly(prepared, works, commit, self)
         made.name_parts(self.stored)

@@ -43,6 +43,7 @@ def lower_for(
             segment=segment,
             stored=stored,
             multipliers=rules.multipliers,
+            channels_last=rules.channels_last,
         )
         rules.check(plan, graph)
         lacking = [(k, spec) for k, spec in written_specs(plan) if not rules.runs(spec)]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sys import maxsize
 
 from ...graph.graph import Graph
+from ...graph.node import Node
 from ...lower.plan import ALIGNMENT, Plan, Spec
 from ...lower.strided import Multipliers
 
@@ -31,6 +32,7 @@ class LowerRules:
         places_parts: whether its maps write each part of a concatenation where it belongs, as they compute it.
         side_by_side: whether its programs keep several parameters in one buffer, each known by its own name (``Buffer.parts``).
         multipliers: which contractions read operands of fewer bits than f32 where they lie; all that there are, when left out.
+        channels_last: which convolutions it computes better with channels last in memory.
         check: raises where a value of a plan, made of a graph, is more than the device can hold.
     """
 
@@ -41,4 +43,5 @@ class LowerRules:
     places_parts: bool = False
     side_by_side: bool = False
     multipliers: Multipliers | None = None
+    channels_last: Callable[[Node], bool] | None = None
     check: Callable[[Plan, Graph], None] = _fits

@@ -56,6 +56,7 @@ class CudaBackend(Backend):
         """It runs what a template has code for, as far as its memory goes."""
         from ..base.limits import check_loops, check_values
         from ..base.rules import LowerRules
+        from .conv.template import wanted
         from .kernels import limits_of, multipliers_of, template_of
         from .machine import ALIGNMENT
 
@@ -70,6 +71,7 @@ class CudaBackend(Backend):
             alignment=ALIGNMENT,
             largest=limits.segment,
             multipliers=multipliers_of(machine),
+            channels_last=lambda node: wanted(node, machine),
             check=check,
         )
 

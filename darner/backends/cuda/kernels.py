@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...codegen.problems.conv import CONVOLUTIONS_LAST
 from ...codegen.simt import families
 from ...codegen.simt.dispatch import Written
 from ...codegen.simt.template import Template
@@ -11,9 +12,10 @@ from ...lower.strided import Multipliers, contractions
 from ..base.limits import Limits, check_scratch, last_op
 from .attention.template import TENSOR_ATTENTION
 from .contract.template import PLAIN_CONTRACT, TENSOR_CONTRACT
+from .conv.template import TENSOR_CONV
 from .machine import ALIGNMENT, TENSOR_CORES, Machine
 
-OWN: tuple[Template, ...] = (TENSOR_ATTENTION, TENSOR_CONTRACT, PLAIN_CONTRACT)
+OWN: tuple[Template, ...] = (TENSOR_ATTENTION, TENSOR_CONTRACT, PLAIN_CONTRACT, TENSOR_CONV)
 """The families of kernels on tensor cores, those with the best code first."""
 
 
@@ -25,7 +27,8 @@ def limits_of(machine: Machine) -> Limits:
 
 def multipliers_of(machine: Machine) -> Multipliers:
     """Which contractions read operands of fewer bits where they lie: all those of 16-bit floats, and products of matrices that round to tf32 on tensor cores."""
-    tf32 = {"dot_general"} if machine.capability >= TENSOR_CORES else ()
+    products = {"dot_general", *CONVOLUTIONS_LAST}
+    tf32 = products if machine.capability >= TENSOR_CORES else ()
     return Multipliers(contractions(), frozenset(tf32))
 
 

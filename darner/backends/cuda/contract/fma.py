@@ -18,7 +18,7 @@ from ....graph import dtypes
 from ....graph.integers import ceil_div
 from ..instructions.warp import Cores
 from .fragments import WARP, Corner, Room, SumWriter
-from .mma import ROW, Block, PieceLoader, Source, write_ring
+from .mma import ROW, Block, Source, write_ring
 from .operands import PIECE
 from .raster import Raster
 
@@ -182,7 +182,7 @@ def write_fma(
         Block(place.batch, place.column, tile.bn, tile.bm * ROW),
     )
     loaders = [
-        PieceLoader(dispatch, cores, source, block, (2, None))
+        source.loader(dispatch, cores, block, (2, None))
         for source, block in zip(sources, blocks, strict=True)
     ]
     # A warp has four threads down and eight across.

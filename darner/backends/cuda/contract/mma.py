@@ -100,6 +100,12 @@ class Source:
     extent: int
     terms: int
 
+    def loader(
+        self, dispatch: Dispatch, cores: Cores, block: Block, shifts: Shifts = (0, 0)
+    ) -> PieceLoader:
+        """What brings its tiles; see ``PieceLoader``."""
+        return PieceLoader(dispatch, cores, self, block, shifts)
+
 
 @dataclass(frozen=True)
 class Block:
@@ -315,7 +321,7 @@ def write_mma(
         Block(place.batch, place.column, tile.bn, tile.bm * ROW),
     )
     loaders = [
-        PieceLoader(dispatch, cores, source, block)
+        source.loader(dispatch, cores, block)
         for source, block in zip(sources, blocks, strict=True)
     ]
     warp = b.let(b.local // 32, "warp")

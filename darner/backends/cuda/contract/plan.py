@@ -104,13 +104,19 @@ def ranked(product: Product, layouts: tuple[Layout, Layout], machine: Machine) -
             if _has_room(tile, layouts, machine):
                 found += _wgmma_cuts(product, tile, layouts, machine)
     if not found:
-        tiles = [tile for tile in MMA_TILES if tile.shared_bytes <= machine.most_shared]
-        if machine.emulated:
-            # Compiling takes longer there than running.
-            tiles = [tile for tile in tiles if tile.wm * tile.wn <= 1024]
-        parts = _parts(product, layouts[0].dtype.itemsize)
-        found = [MmaCut(tile, count) for tile in tiles for count in parts]
+        return [*ranked_gathered(product, layouts[0].dtype.itemsize, machine)]
     return sorted(found, key=lambda cut: expected(product, layouts, cut, machine))
+
+
+def ranked_gathered(product: Product, itemsize: int, machine: Machine) -> list[MmaCut]:
+    """The ways to cut a product whose tiles are gathered: what is expected to take the least time first."""
+    tiles = [tile for tile in MMA_TILES if tile.shared_bytes <= machine.most_shared]
+    if machine.emulated:
+        # Compiling takes longer there than running.
+        tiles = [tile for tile in tiles if tile.wm * tile.wn <= 1024]
+    found = [MmaCut(tile, count) for tile in tiles for count in _parts(product, itemsize)]
+    rate = multiplied(machine.capability, itemsize)
+    return sorted(found, key=lambda cut: _expected(product, cut, rate, itemsize, machine))
 
 
 def _has_room(tile: WgmmaTile, layouts: tuple[Layout, Layout], machine: Machine) -> bool:
