@@ -84,6 +84,7 @@ class Conv:
         kind: what is multiplied: ``bf16``, ``f16``, ``tf32`` or ``f32``.
         seen: the operands as they lie: images (or gradients), then weights (or gradients).
         patches: what is read of the first.
+        as_it_is: whether operands are read where they lie, whatever that is.
     """
 
     spec: Spec
@@ -91,6 +92,7 @@ class Conv:
     kind: str
     seen: tuple[Strided, Strided]
     patches: Patches
+    as_it_is: bool = False
 
     @property
     def piece(self) -> int:
@@ -131,6 +133,8 @@ class Conv:
     @property
     def packs(self) -> tuple[bool, bool]:
         """Which operands are copied first, into rows of whole pieces."""
+        if self.as_it_is:
+            return False, False
         offsets = [seen.offset % self.piece != 0 for seen in self.seen]
         odd = self.channels != self.patches.channels
         own = self.others % self.piece != 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import cast
@@ -70,7 +71,8 @@ def _variants(spec: Spec, machine: AnyMachine) -> Variants:
     if conv is None or not isinstance(machine, Machine):
         raise InternalError("a kernel without a convolution came to their template")
     if is_product(conv):
-        return product_variants(spec, machine, parts_of(conv)[0].product, conv.kind)
+        (part,) = parts_of(replace(conv, as_it_is=True))
+        return product_variants(spec, machine, part.product, conv.kind)
     parts = parts_of(conv)
     largest = max(parts, key=lambda part: part.product.m * part.product.k).product
     cuts = cuts_of(conv, largest, machine)[:MOST_VARIANTS]
