@@ -14,7 +14,9 @@ import math
 import statistics
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 WAYS = ("forward", "input", "weight")
@@ -105,40 +107,46 @@ def variants_of(case, machine, most):
     return template.name, {name: ways[name]() for name in names}, leaves
 
 
-def emit(folder, arch, groups, most):
-    """Write the kernels of all cases, and their description."""
+def emitted(folder, arch, most, case):
+    """Write the kernels of a case; returns its description, or None where there are none."""
     from dataclasses import asdict
 
     from darner.backends.cuda.code import to_ptx
     from darner.backends.cuda.machine import Machine
 
     machine, folder = Machine.without_card(arch), Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    described = []
-    for case in cases(groups):
-        try:
-            template, written, leaves = variants_of(case, machine, most)
-        except Exception as error:
-            print(f"LEFT OUT {case['name']}: {error}", file=sys.stderr)
-            continue
-        ways = []
-        for way, (name, found) in enumerate(written.items()):
-            stages = []
-            for number, stage in enumerate(found.stages):
-                file = f"{case['name']}.{way}.{number}.ptx"
-                (folder / file).write_text(to_ptx(stage.ir, arch), encoding="utf-8")
-                stages.append(
-                    {
-                        "ptx": file, "kernel": stage.kernel, "threads": stage.threads,
-                        "groups": stage.groups, "shared": stage.shared, "cluster": stage.cluster,
-                        "bindings": [asdict(binding) for binding in stage.bindings],
-                        "maps": [asdict(map_) for map_ in stage.maps],
-                    }
-                )  # fmt: skip
-            ways.append({"name": name, "stages": stages, "scratch": found.scratch})
-        described.append({**case, "template": template, "leaves": leaves, "ways": ways})
-        print(f"{case['name']}: {template}, {', '.join(written)}", flush=True)
-    (folder / "cases.json").write_text(json.dumps(described), encoding="utf-8")
+    try:
+        template, written, leaves = variants_of(case, machine, most)
+    except Exception as error:
+        print(f"LEFT OUT {case['name']}: {error!r}", file=sys.stderr)
+        return None
+    ways = []
+    for way, (name, found) in enumerate(written.items()):
+        stages = []
+        for number, stage in enumerate(found.stages):
+            file = f"{case['name']}.{way}.{number}.ptx"
+            (folder / file).write_text(to_ptx(stage.ir, arch), encoding="utf-8")
+            stages.append(
+                {
+                    "ptx": file, "kernel": stage.kernel, "threads": stage.threads,
+                    "groups": stage.groups, "shared": stage.shared, "cluster": stage.cluster,
+                    "bindings": [asdict(binding) for binding in stage.bindings],
+                    "maps": [asdict(map_) for map_ in stage.maps],
+                }
+            )  # fmt: skip
+        ways.append({"name": name, "stages": stages, "scratch": found.scratch})
+    return {**case, "template": template, "leaves": leaves, "ways": ways}
+
+
+def emit(folder, arch, groups, most, jobs):
+    """Write the kernels of all cases, and their description."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        found = list(pool.map(partial(emitted, folder, arch, most), cases(groups)))
+    described = [case for case in found if case is not None]
+    for case in described:
+        print(f"{case['name']}: {case['template']}, {', '.join(way['name'] for way in case['ways'])}")
+    (Path(folder) / "cases.json").write_text(json.dumps(described), encoding="utf-8")
 
 
 # --------------------------------------------------------------------------- running them
@@ -477,6 +485,7 @@ def main():
     parser.add_argument("--model", action="store_true")
     parser.add_argument("--arch", default="sm_90a")
     parser.add_argument("--variants", type=int, default=3, help="ways to cut a product")
+    parser.add_argument("--jobs", type=int, default=2, help="kernels that are written at a time")
     parser.add_argument("--only", default="")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--device", default="cuda")
@@ -485,7 +494,7 @@ def main():
     parser.add_argument("--top", type=int, default=0, help="how many kernels of a model are listed")
     given = parser.parse_args()
     if given.emit:
-        emit(given.emit, given.arch, given.groups or ["resnet", "unet", "odd"], given.variants)
+        emit(given.emit, given.arch, given.groups or ["resnet", "unet", "odd"], given.variants, given.jobs)
     if given.run:
         run_all(given.run, given.only, given.quick)
     if given.model:
