@@ -110,11 +110,6 @@ class Conv:
         return "sizes" in self.main.attrs
 
     @property
-    def transposes(self) -> bool:
-        """Whether operands may be contiguous along rows or columns."""
-        return self.kind != "tf32"
-
-    @property
     def taps(self) -> int:
         """Of the kernel."""
         return prod(self.patches.kernel)
@@ -141,7 +136,7 @@ class Conv:
         if self.to_weight:
             return odd or offsets[0], own or offsets[1]
         if self.to_input:
-            return odd or offsets[0], odd or own or offsets[1] or not self.transposes
+            return odd or offsets[0], odd or own or offsets[1]
         return odd or offsets[0], odd or offsets[1]
 
 

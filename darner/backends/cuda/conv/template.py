@@ -49,16 +49,13 @@ def wanted(node: Node, machine: Machine) -> bool:
     if not 3 <= node.rank <= MOST_RANK or not all(prod(sizes(x)) for x in (node, *node.operands)):
         return False
     kernel = node.attrs["kernel"] if "kernel" in node.attrs else sizes(node.operands[1])[2:]
-    if kind == "tf32" and "kernel" in node.attrs and prod(kernel) > 1:
-        return False
     return sum(kernel) <= MOST_TAPS and max(prod(sizes(x)) for x in node.operands) < MOST_ELEMENTS
 
 
 def _fits(spec: Spec, machine: AnyMachine) -> bool:
     if not isinstance(machine, Machine) or machine.capability < TENSOR_CORES:
         return False
-    conv = conv_of(spec)
-    return conv is not None and not (conv.kind == "tf32" and conv.to_weight and conv.taps > 1)
+    return conv_of(spec) is not None
 
 
 def _write(spec: Spec, machine: AnyMachine) -> Written:
@@ -84,7 +81,9 @@ def is_product(conv: Conv) -> bool:
     parts = parts_of(conv)
     odd = conv.channels != conv.patches.channels
     guarded = any(axis.guarded for part in parts for axis in part.windows.axes)
-    return conv.taps == 1 and len(parts) == 1 and not odd and not guarded
+    # What would be transposed first, as no instruction of a warpgroup multiplies tf32 along rows, is read where it lies.
+    transposed = conv.kind == "tf32" and conv.to_weight
+    return conv.taps == 1 and len(parts) == 1 and not (odd or guarded or transposed)
 
 
 def cuts_of(conv: Conv, product: Product, machine: Machine) -> Sequence[MmaCut | FmaCut]:
@@ -136,7 +135,7 @@ class _Packed:
         """An operand of a product."""
         conv, product = self.conv, part.product
         given = 1 - side if conv.to_weight else side
-        layout = lying_layout(product, side, transposed=conv.transposes)
+        layout = lying_layout(product, side)
         if layout is None:
             raise InternalError(f"operand {side} of a convolution lies in no whole pieces")
         if given in self.places:
