@@ -89,7 +89,9 @@ def is_product(conv: Conv) -> bool:
 def cuts_of(conv: Conv, product: Product, machine: Machine) -> Sequence[MmaCut | FmaCut]:
     """The ways to cut a product with patches: what is expected to be best first."""
     if conv.kind == "f32":
-        return ranked_plain(product, machine)
+        # Two blocks of the largest tile leave no registers for where patches lie.
+        found = ranked_plain(product, machine)
+        return [cut for cut in found if cut.tile.blocks != 2]
     return ranked_gathered(product, conv.seen[0].base.dtype.itemsize, machine)
 
 
