@@ -349,17 +349,27 @@ class _Fusion:
             if source in self.home and self.groups[self.home[source]].kind in ("map", "rows")
         ]
         pairs.sort(key=lambda pair: -self._bytes(pair[0]))
-        for some in ([pair for pair in pairs if not self._is_column(pair[1])], pairs):
+        # What is made of elements first goes to who reads its elements: who makes a value of each row would only write them.
+        handed = [pair for pair in pairs if self._hands_elements(*pair)]
+        for some, with_columns in ((pairs, False), (handed, True), (pairs, True)):
             changed = True
             while changed:
                 changed = False
                 for source, reader in some:
-                    if self._join_rows(self.home[source], self.home[reader]):
+                    first, second = self.home[source], self.home[reader]
+                    if not with_columns and (self._sums_rows(first) or self._sums_rows(second)):
+                        continue
+                    if self._join_rows(first, second):
                         changed = True
 
-    def _is_column(self, id: int) -> bool:
-        axes, node = self._axes(self.nodes[id]), self.nodes[id]
-        return axes is not None and axes == tuple(range(node.operands[0].rank - 1))
+    def _sums_rows(self, name: int) -> bool:
+        """Whether a group reduces all axes but the last."""
+        group = self.groups[name]
+        return group.axes is not None and group.axes == tuple(range(len(group.space or ()) - 1))
+
+    def _hands_elements(self, source: int, reader: int) -> bool:
+        """Whether a node reads all elements of its rows from another, not one value of each row."""
+        return self.nodes[source].shape == self._space(self.nodes[reader])
 
     def _bytes(self, id: int) -> int:
         node = self.nodes[id]

@@ -16,6 +16,7 @@ from ...graph.op import Resolved, composite, resolved
 from ...graph.types import TensorType
 from ..axes import spread
 from ..elementwise.activations import require_equal_shapes
+from ..elementwise.functions import rsqrt
 from ..reductions.statistics import element_count
 from ..samples import sample, spec
 from .channels import (
@@ -223,8 +224,13 @@ def batch_norm_backward(
 @batch_norm_backward.expand
 def _(x: Node, weight: Node | None, dy: Node, eps: float) -> tuple[Node, Node, Node]:
     axes = but_channels(x)
-    normal, scale = standardised(x, axes, eps)
-    dx = through_statistics(normal, scale, affine_channels(dy, weight, None), axes)
+    # The statistics are those of the forward pass, word by word, so a step computes them once. What is normalised is computed again from x, which is
+    # less to keep: the difference is taken the other way round, which has the same numbers and is no node of the forward pass.
+    mean = x.mean(axes)
+    var = (x - along_channels(mean, x)).square().mean(axes)
+    scale = rsqrt(var + eps)
+    normal = (along_channels(mean, x) - x) * along_channels(-scale, x)
+    dx = through_statistics(normal, along_channels(scale, x), affine_channels(dy, weight, None), axes)
     return dx, (dy * normal).sum(axes), dy.sum(axes)
 
 
