@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
+from math import lcm, prod
 
 from ....codegen.problems.conv import CONVOLUTIONS_LAST, Patches, Phase, Taps, patches_of
 from ....codegen.simt.contract.product import Axis, Operand, Product, bytes_beside, long
@@ -110,9 +110,35 @@ class Conv:
         return "sizes" in self.main.attrs
 
     @property
+    def folds(self) -> bool:
+        """Whether the taps of the last axis are copied beside each other first, and are channels from then on: of images with few channels, which would be filled up for every tap."""
+        channels, taps = self.patches.channels, self.patches.kernel[-1]
+        filled = taps * round_up(channels, self.piece)
+        return not self.to_input and not self.as_it_is and self._folded < filled
+
+    @property
+    def _folded(self) -> int:
+        """Channels of an image whose last axis is folded; of all taps, and for sums over pixels of whole ones."""
+        channels = self.patches.channels
+        unit = lcm(self.piece, channels) if self.to_weight else self.piece
+        return round_up(self.patches.kernel[-1] * channels, unit)
+
+    @property
+    def kernel(self) -> tuple[int, ...]:
+        """Taps along each axis."""
+        kernel = self.patches.kernel
+        return (*kernel[:-1], 1) if self.folds else kernel
+
+    @property
     def taps(self) -> int:
-        """Of the kernel."""
-        return prod(self.patches.kernel)
+        """Of all axes."""
+        return prod(self.kernel)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Of the images as they lie where tiles are copied from."""
+        patches = self.patches
+        return (*patches.sizes[:-1], patches.result[-1]) if self.folds else patches.sizes
 
     @property
     def others(self) -> int:
@@ -123,7 +149,7 @@ class Conv:
     @property
     def channels(self) -> int:
         """Channels of the first operand as they lie where tiles are copied from: whole pieces."""
-        return round_up(self.patches.channels, self.piece)
+        return self._folded if self.folds else round_up(self.patches.channels, self.piece)
 
     @property
     def packs(self) -> tuple[bool, bool]:
@@ -187,14 +213,16 @@ def parts_of(conv: Conv) -> list[Part]:
 
 def _windows(conv: Conv, axes: Sequence[Taps]) -> Windows:
     patches = conv.patches
-    strides = [stride * conv.channels for stride in row_major(patches.sizes)]
+    strides = [stride * conv.channels for stride in row_major(conv.sizes)]
     found = [
         Window(size, taps.pixels, max(taps.count, 1), step, taps.offset, delta, stride, not taps.count)
         for size, taps, step, delta, stride in zip(
-            patches.sizes, axes, patches.steps, patches.deltas, strides, strict=True
+            conv.sizes, axes, patches.steps, patches.deltas, strides, strict=True
         )
     ]
-    return Windows(patches.batch, tuple(found), conv.channels, patches.area * conv.channels)
+    if conv.folds:
+        found[-1] = Window(conv.sizes[-1], conv.sizes[-1], 1, 1, 0, 1, strides[-1])
+    return Windows(patches.batch, tuple(found), conv.channels, prod(conv.sizes) * conv.channels)
 
 
 def _offset(conv: Conv, side: int) -> int:
@@ -224,7 +252,7 @@ def _images(conv: Conv, phase: Phase) -> Part:
     apart = row_major(sizes(conv.main))
     wide = prod(patches.result) * conv.others
     rows = [Axis(patches.batch, (windows.image, 0), 0, wide)]
-    kernel = row_major(patches.kernel)
+    kernel = row_major(conv.kernel)
     if conv.to_input and not conv.packs[1]:
         # As they lie: [channels of the gradient, taps, channels of the input].
         tap, channel, own = conv.others, conv.taps * conv.others, 1
@@ -255,8 +283,13 @@ def _weight_gradient(conv: Conv) -> Part:
     for place, (axis, pixel) in enumerate(zip(windows.axes, pixels, strict=True)):
         summed.append(Axis(axis.pixels, (pixel, axis.step * axis.stride)))
         columns.append(Axis(axis.taps, (0, axis.delta * axis.stride), place + 2, apart[place + 2]))
-    odd = conv.channels != patches.channels
-    real = patches.channels if odd else -1
-    columns.append(Axis(conv.channels, (0, 1), 1, apart[1], real=real))
+    channels = patches.channels
+    if conv.folds:
+        taps = conv.channels // channels
+        columns[-1] = Axis(taps, (0, channels), apart=1, place=conv.main.rank - 1, real=patches.kernel[-1])
+        columns.append(Axis(channels, (0, 1), 1, apart[1]))
+    else:
+        real = channels if conv.channels != channels else -1
+        columns.append(Axis(conv.channels, (0, 1), 1, apart[1], real=real))
     offsets = _first(conv, windows), _offset(conv, 1)
     return Part(_made(conv, offsets, (rows, columns, summed)), 1, windows)

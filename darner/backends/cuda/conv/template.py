@@ -30,6 +30,7 @@ from ..contract.template import product_variants
 from ..instructions.warp import cores_of
 from ..machine import TENSOR_CORES, Machine
 from ..printer import Printer
+from .fold import fold_stage
 from .patches import PatchSource
 from .problem import MOST_RANK, MOST_TAPS, Conv, Part, conv_of, kind_of, parts_of
 
@@ -100,8 +101,12 @@ def cuts_of(conv: Conv, product: Product, machine: Machine) -> Sequence[MmaCut |
 
 def _pack(conv: Conv, machine: Machine, side: int, start: int) -> tuple[Stage, int]:
     """The launch that copies an operand into rows of whole pieces, and the elements that it writes."""
+    if side == 0 and conv.folds:
+        return fold_stage(conv, machine, start)
     seen, kernel = conv.seen[side], conv.taps
     shape = sizes(conv.main.operands[side])
+    if side == 1 and conv.folds and not conv.to_weight:
+        shape = [*shape[:-2], shape[-2] * shape[-1]]
     lines: tuple[tuple[int, int], ...] = ((prod(shape[:-1]), shape[-1]),)
     size, apart = shape[-1], 1
     if side == 1 and conv.to_input:
