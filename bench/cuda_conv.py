@@ -438,6 +438,7 @@ def model(cases_, given):
                 part.momentum = 0.1
         weights = {key: value.detach().numpy().copy() for key, value in net.state_dict().items()}
         session, spent = darner_session(mode, precision, batch, given.device, size)
+        print(f"{name}: built in {spent:.2f} s", flush=True)
         for key in session.parameters():
             session.set_parameter(key, weights[key])
         session.state().update({key: weights[key] for key in session.state() if key in weights})
@@ -449,7 +450,7 @@ def model(cases_, given):
         own = session.read_loss() if mode == "train" else np.asarray(session.output("logits"))
         torch_image = torch.from_numpy(pixels)
         peer = None
-        if torch.cuda.is_available():
+        if torch.cuda.is_available() and not given.alone:
             step = torch_step(
                 torch, net, mode, precision, batch, torch_image, torch.from_numpy(labels).long()
             )
@@ -491,6 +492,7 @@ def main():
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--size", type=int, default=224)
+    parser.add_argument("--alone", action="store_true", help="a model without PyTorch's")
     parser.add_argument("--top", type=int, default=0, help="how many kernels of a model are listed")
     given = parser.parse_args()
     if given.emit:
