@@ -108,15 +108,17 @@ def ranked(product: Product, layouts: tuple[Layout, Layout], machine: Machine) -
     return sorted(found, key=lambda cut: expected(product, layouts, cut, machine))
 
 
-def ranked_gathered(product: Product, itemsize: int, machine: Machine) -> list[MmaCut]:
-    """The ways to cut a product whose tiles are gathered: what is expected to take the least time first."""
+def ranked_gathered(
+    product: Product, itemsize: int, machine: Machine, read: int | None = None
+) -> list[MmaCut]:
+    """The ways to cut a product whose tiles are gathered: what is expected to take the least time first; ``read`` are the bytes of its operands, where they are not rows of terms."""
     tiles = [tile for tile in MMA_TILES if tile.shared_bytes <= machine.most_shared]
     if machine.emulated:
         # Compiling takes longer there than running.
         tiles = [tile for tile in tiles if tile.wm * tile.wn <= 1024]
     found = [MmaCut(tile, count) for tile in tiles for count in _parts(product, itemsize)]
     rate = multiplied(machine.capability, itemsize)
-    return sorted(found, key=lambda cut: _expected(product, cut, rate, itemsize, machine))
+    return sorted(found, key=lambda cut: _expected(product, cut, rate, itemsize, machine, read))
 
 
 def _has_room(tile: WgmmaTile, layouts: tuple[Layout, Layout], machine: Machine) -> bool:
@@ -141,13 +143,13 @@ def _wgmma_cuts(
     return found
 
 
-def ranked_plain(product: Product, machine: Machine) -> list[FmaCut]:
-    """The ways to cut a product of f32: what is expected to take the least time first."""
+def ranked_plain(product: Product, machine: Machine, read: int | None = None) -> list[FmaCut]:
+    """The ways to cut a product of f32: what is expected to take the least time first; for ``read`` see ``ranked_gathered``."""
     tiles = [tile for tile in FMA_TILES if tile.shared_bytes <= machine.most_shared]
     if machine.emulated:
         tiles = tiles[-1:]
     found = [FmaCut(tile, parts) for tile in tiles for parts in _parts(product, 4)]
-    return sorted(found, key=lambda cut: _expected(product, cut, FMA, 4, machine))
+    return sorted(found, key=lambda cut: _expected(product, cut, FMA, 4, machine, read))
 
 
 def _parts(product: Product, itemsize: int) -> list[int]:
@@ -171,10 +173,15 @@ def expected(product: Product, layouts: tuple[Layout, Layout], cut: Cut, machine
     return _expected(product, cut, multiplied(machine.capability, itemsize), itemsize, machine)
 
 
-def _expected(
-    product: Product, cut: Cut | FmaCut, rate: float, itemsize: int, machine: Machine
+def _expected(  # many parameters: a product, how it is cut, and what of the machine counts
+    product: Product,
+    cut: Cut | FmaCut,
+    rate: float,
+    itemsize: int,
+    machine: Machine,
+    nbytes: int | None = None,
 ) -> float:
-    """The microseconds that a product takes where a multiprocessor adds so many products in a cycle."""
+    """The microseconds that a product takes where a multiprocessor adds so many products in a cycle, of operands of ``nbytes``."""
     tile = cut.tile
     blocks = ceil_div(ceil_div(product.k, 128 // itemsize), cut.parts)
     cluster = tile.cluster if isinstance(tile, WgmmaTile) else 1
@@ -188,7 +195,9 @@ def _expected(
     # While a block writes, it does not multiply; another of the multiprocessor does.
     write = tile.bm * tile.bn * product.beside / BYTES_OF_ONE if cut.parts == 1 else 0.0
     time = each * (TILE + write * sharing + blocks * max(work * sharing, LATENCY))
-    read = product.count * (product.m + product.n) * product.k * itemsize / BYTES
+    if nbytes is None:
+        nbytes = product.count * (product.m + product.n) * product.k * itemsize
+    read = nbytes / BYTES
     found = LAUNCH + max(time, read + moved)
     if cut.parts > 1:
         found += LAUNCH + 2 * cut.parts * part_bytes(product) / BYTES + moved

@@ -89,11 +89,14 @@ def is_product(conv: Conv) -> bool:
 
 def cuts_of(conv: Conv, product: Product, machine: Machine) -> Sequence[MmaCut | FmaCut]:
     """The ways to cut a product with patches: what is expected to be best first."""
+    itemsize = conv.seen[0].base.dtype.itemsize
+    # Patches lie over each other: an image is read once, what is read again is in a cache.
+    read = sum(prod(sizes(operand)) for operand in conv.main.operands) * itemsize
     if conv.kind == "f32":
         # Two blocks of the largest tile leave no registers for where patches lie.
-        found = ranked_plain(product, machine)
+        found = ranked_plain(product, machine, read)
         return [cut for cut in found if cut.tile.blocks != 2]
-    return ranked_gathered(product, conv.seen[0].base.dtype.itemsize, machine)
+    return ranked_gathered(product, itemsize, machine, read)
 
 
 # --------------------------------------------------------------------------- operands
