@@ -5,6 +5,7 @@ Everything that measurements decide stands here. Times are in microseconds, of a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ....codegen.simt.contract.product import Product, part_bytes
@@ -116,7 +117,12 @@ def ranked_gathered(
     if machine.emulated:
         # Compiling takes longer there than running.
         tiles = [tile for tile in tiles if tile.wm * tile.wn <= 1024]
-    found = [MmaCut(tile, count) for tile in tiles for count in _parts(product, itemsize)]
+    found = []
+    for tile in tiles:
+        count = MmaCut(tile).raster(product).tiles
+        # Where tiles are few, parts that fill all multiprocessors once or twice.
+        filling = [machine.processors * turn // count for turn in (1, 2)] if read else []
+        found += [MmaCut(tile, parts) for parts in _parts(product, itemsize, filling)]
     rate = multiplied(machine.capability, itemsize)
     return sorted(found, key=lambda cut: _expected(product, cut, rate, itemsize, machine, read))
 
@@ -152,15 +158,16 @@ def ranked_plain(product: Product, machine: Machine, read: int | None = None) ->
     return sorted(found, key=lambda cut: _expected(product, cut, FMA, 4, machine, read))
 
 
-def _parts(product: Product, itemsize: int) -> list[int]:
-    """The numbers of parts that sums may be cut into: no part is empty."""
+def _parts(product: Product, itemsize: int, besides: Sequence[int] = ()) -> list[int]:
+    """The numbers of parts that sums may be cut into, these ``besides`` among them: no part is empty."""
     blocks = ceil_div(product.k, 128 // itemsize)
-    found, parts = {1}, 2
-    while parts <= MOST_PARTS and blocks // parts >= LEAST_BLOCKS:
+    found, some = {1}, [2, 4, 8, MOST_PARTS, *besides]
+    for parts in some:
+        if parts < 2 or blocks // parts < LEAST_BLOCKS:
+            continue
         whole = ceil_div(blocks, ceil_div(blocks, parts))
         if whole * part_bytes(product) <= MOST_PART_BYTES:
             found.add(whole)
-        parts *= 2
     return sorted(found)
 
 
