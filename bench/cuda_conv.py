@@ -145,7 +145,9 @@ def emit(folder, arch, chosen, most, jobs):
         found = list(pool.map(partial(emitted, folder, arch, most), chosen))
     described = [case for case in found if case is not None]
     for case in described:
-        print(f"{case['name']}: {case['template']}, {', '.join(way['name'] for way in case['ways'])}")
+        print(
+            f"{case['name']}: {case['template']}, {', '.join(way['name'] for way in case['ways'])}"
+        )
     (Path(folder) / "cases.json").write_text(json.dumps(described), encoding="utf-8")
 
 
@@ -167,7 +169,11 @@ class Problem:
             found = torch.randn(*shape, device="cuda").to(kind)
             return found.to(memory_format=torch.channels_last)
 
-        self.x, self.w, self.dy = new(n, c, size, size), new(k, c, kernel, kernel), new(n, k, out, out)
+        self.x, self.w, self.dy = (
+            new(n, c, size, size),
+            new(k, c, kernel, kernel),
+            new(n, k, out, out),
+        )
         self.leaves = {
             name: tensor.permute(0, 2, 3, 1).contiguous()
             for name, tensor in (("x", self.x), ("w", self.w), ("dy", self.dy))
@@ -263,19 +269,25 @@ def run_all(folder, only, quick):
         for way in case["ways"]:
             run = problem.launches(Launch, folder, way)
             error, same = check(torch, problem, run)
-            spilled = [registers(Launch.loaded[str(Path(folder) / s["ptx"])]) for s in way["stages"]]
+            spilled = [
+                registers(Launch.loaded[str(Path(folder) / s["ptx"])]) for s in way["stages"]
+            ]
             note = "" if error < LIMITS[case["dtype"]] and same else f" WRONG (same bits {same})"
             if note:
                 wrong.append(f"{case['name']} {way['name']}")
             most = max(spilled)
-            shown.append(f"[{way['name']} err {error:.1e} r{most[0]} s{max(s for _, s in spilled)}{note}")
+            shown.append(
+                f"[{way['name']} err {error:.1e} r{most[0]} s{max(s for _, s in spilled)}{note}"
+            )
             runs.append(run)
         out = problem.dy.shape[2]
         flops = 2 * case["batch"] * out * out * case["c"] * case["k"] * case["kernel"] ** 2
         inner = max(3, min(10 if quick else 30, int(1e12 / flops)))
         times = graph_times(torch, [problem.torch_run, *runs], inner, 3 if quick else 7)
         for number, spent in enumerate(times[1:]):
-            shown[number] += f" {spent * 1e3:.1f}us {flops / spent / 1e9:.0f}T x{times[0] / spent:.2f}]"
+            shown[number] += (
+                f" {spent * 1e3:.1f}us {flops / spent / 1e9:.0f}T x{times[0] / spent:.2f}]"
+            )
         ratios.setdefault((case["dtype"], case["way"]), []).append(times[0] / times[1])
         best = min(times[1:])
         late = f" CHOICE LOSES {times[1] / best:.2f}" if times[1] > 1.05 * best else ""
@@ -284,7 +296,9 @@ def run_all(folder, only, quick):
         del problem, runs
     for (dtype, way), found in ratios.items():
         mean = math.exp(sum(map(math.log, found)) / len(found))
-        print(f"{dtype} {way}: {mean:.3f} x cudnn (geometric mean of {len(found)}), least {min(found):.2f}")
+        print(
+            f"{dtype} {way}: {mean:.3f} x cudnn (geometric mean of {len(found)}), least {min(found):.2f}"
+        )
     print("WRONG: " + "; ".join(wrong) if wrong else "all results agree")
 
 

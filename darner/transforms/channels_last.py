@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
 
 from ..graph.graph import Graph
 from ..graph.node import Node
@@ -85,7 +84,7 @@ class _Work:
         return node.op.facts.pools and self._pooling(node)
 
     def _insert(
-        self, node: Node, operands: Sequence[Node], attrs: dict[str, Any] | None, op: str = ""
+        self, node: Node, operands: Sequence[Node], attrs: dict[str, object] | None, op: str = ""
     ) -> Node:
         return self.result.insert(
             op or node.op,
@@ -126,7 +125,9 @@ class _Work:
             return True
         # Without its channels, or with all else summed, what is left is in its order.
         kept = [axis for axis in range(x.rank) if axis not in axes]
-        if [_axis_of(axis, x.rank) for axis in kept] != sorted(_axis_of(axis, x.rank) for axis in kept):
+        if [_axis_of(axis, x.rank) for axis in kept] != sorted(
+            _axis_of(axis, x.rank) for axis in kept
+        ):
             return False
         self.first[node.id] = self._insert(node, [self.moved(x)], {**node.attrs, "axes": moved})
         return True

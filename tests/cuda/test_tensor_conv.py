@@ -130,7 +130,9 @@ def check(name, kind, monkeypatch, write=None):
 
 @pytest.mark.parametrize("name", GEOMETRIES)
 def test_every_geometry_in_bf16(name, monkeypatch):
-    check(name, "bf16", monkeypatch, lambda found, machine: write_conv(found, machine, MmaCut(SMALL)))
+    check(
+        name, "bf16", monkeypatch, lambda found, machine: write_conv(found, machine, MmaCut(SMALL))
+    )
 
 
 @pytest.mark.parametrize("kind", ["tf32", "f32"])
@@ -188,7 +190,9 @@ def test_the_gradient_of_a_strided_convolution_has_a_product_for_each_phase():
 def test_what_is_left_to_the_common_template(x, w, attrs, kind):
     graph = darner.Graph()
     a, b = graph.input("x", x, kind), graph.input("w", w, kind)
-    graph.set_outputs([conv(a.cast("f32"), b.cast("f32"), **attrs) if kind == "bf16" else conv(a, b)])
+    graph.set_outputs(
+        [conv(a.cast("f32"), b.cast("f32"), **attrs) if kind == "bf16" else conv(a, b)]
+    )
     names = [name for _, spec in written_specs(planned(graph)) for name in spec.ops]
     assert "conv" in names
     assert "conv_last" not in names

@@ -230,7 +230,9 @@ def _(x: Node, weight: Node | None, dy: Node, eps: float) -> tuple[Node, Node, N
     var = (x - along_channels(mean, x)).square().mean(axes)
     scale = rsqrt(var + eps)
     normal = (along_channels(mean, x) - x) * along_channels(-scale, x)
-    dx = through_statistics(normal, along_channels(scale, x), affine_channels(dy, weight, None), axes)
+    dx = through_statistics(
+        normal, along_channels(scale, x), affine_channels(dy, weight, None), axes
+    )
     return dx, (dy * normal).sum(axes), dy.sum(axes)
 
 

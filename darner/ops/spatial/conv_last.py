@@ -6,17 +6,16 @@ The same numbers as ``conv`` and its derivatives give, of tensors [batch, *spati
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...graph.attributes import Ints, Number, Pairs, Sizes
-from ...graph.dims import Dim, Shape
+from ...graph.dims import Dim, Shape, product
+from ...graph.errors import InternalError
 from ...graph.facts import Facts
 from ...graph.node import Node
 from ...graph.op import Resolved, composite, resolved
 from ...graph.types import TensorType
 from ..samples import ints, sample, spec
 from .conv import FAMILY, conv, conv_input_grad, conv_weight_grad
-from .windows import spatial_axes
+from .windows import PairsOf, fixed_sizes, spatial_axes, window_counts
 
 
 def channels_last(x: Node) -> Node:
@@ -43,10 +42,10 @@ def _type_first(x: TensorType) -> TensorType:
     return x.with_shape(_first(x.shape))
 
 
-def _settled(found: Resolved) -> tuple[TensorType, dict[str, Any]]:
+def _settled(found: Resolved) -> tuple[TensorType, dict[str, object]]:
     """What a shape rule of one result found."""
     if not isinstance(found.type, TensorType):
-        raise TypeError("a convolution has one result")
+        raise InternalError("a convolution has one result")
     return found.type, found.attrs
 
 
@@ -84,14 +83,22 @@ def conv_last(
 
 
 @conv_last.expand
-def _(x: Node, w: Node, **attrs: Any) -> Node:
+def _(x: Node, w: Node, **attrs: object) -> Node:
     return channels_last(conv(channels_first(x), channels_first(w), **attrs))
 
 
 @conv_last.cost
-def _(x: TensorType, w: TensorType, **attrs: Any) -> Dim:
-    cost: Dim = conv.rules.cost(_type_first(x), _type_first(w), **attrs)  # type: ignore[misc]  # conv has a cost
-    return cost
+def _(
+    x: TensorType,
+    w: TensorType,
+    stride: tuple[int, ...],
+    padding: PairsOf,
+    dilation: tuple[int, ...],
+    groups: int,
+) -> Dim:
+    kernel = fixed_sizes(w.shape[1:-1], "the kernel")
+    counts = window_counts(x.shape[1:-1], kernel, stride, padding, dilation, "kernel")
+    return 2 * x.shape[0] * product(counts) * w.size
 
 
 @composite(
@@ -139,14 +146,13 @@ def conv_last_input_grad(
 
 
 @conv_last_input_grad.expand
-def _(dy: Node, w: Node, **attrs: Any) -> Node:
+def _(dy: Node, w: Node, **attrs: object) -> Node:
     return channels_last(conv_input_grad(channels_first(dy), channels_first(w), **attrs))
 
 
 @conv_last_input_grad.cost
-def _(dy: TensorType, w: TensorType, **attrs: Any) -> Dim:
-    cost: Dim = conv_input_grad.rules.cost(_type_first(dy), _type_first(w), **attrs)  # type: ignore[misc]  # it has a cost
-    return cost
+def _(dy: TensorType, w: TensorType, **attrs: object) -> Dim:
+    return 2 * dy.shape[0] * product(dy.shape[1:-1]) * w.size
 
 
 @composite(
@@ -191,12 +197,11 @@ def conv_last_weight_grad(
 
 
 @conv_last_weight_grad.expand
-def _(x: Node, dy: Node, **attrs: Any) -> Node:
+def _(x: Node, dy: Node, **attrs: object) -> Node:
     result: Node = conv_weight_grad(channels_first(x), channels_first(dy), **attrs)
     return result
 
 
 @conv_last_weight_grad.cost
-def _(x: TensorType, dy: TensorType, **attrs: Any) -> Dim:
-    cost: Dim = conv_weight_grad.rules.cost(_type_first(x), _type_first(dy), **attrs)  # type: ignore[misc]  # it has a cost
-    return cost
+def _(x: TensorType, dy: TensorType, kernel: tuple[int, ...], groups: int, **attrs: object) -> Dim:
+    return 2 * dy.size * (x.shape[-1] // groups) * product(kernel)

@@ -280,7 +280,9 @@ class FragmentReader:
         b, found = self.builder, []
         for i in range(count):
             for number in range(4):
-                high_row, high_term = (number & 1, number >> 1) if self.low else (number >> 1, number & 1)
+                high_row, high_term = (
+                    (number & 1, number >> 1) if self.low else (number >> 1, number & 1)
+                )
                 eights = 2 * i + high_row
                 moved = (8 * step + 4 * high_term) * self.pitch + eights // 4 * 128
                 at = b.let(stage + (self.bases[eights % 4] + moved))

@@ -178,7 +178,11 @@ def conv_of(spec: Spec) -> Conv | None:
     kind, found = kind_of(main), []
     for operand in main.operands:
         seen = strided(operand, widened=True, tf32=kind == "tf32")
-        if seen is None or seen.base.op.name != "input" or seen.strides != row_major(sizes(operand)):
+        if (
+            seen is None
+            or seen.base.op.name != "input"
+            or seen.strides != row_major(sizes(operand))
+        ):
             return None
         found.append(seen)
     patches = patches_of(main, merged=False)
@@ -199,7 +203,11 @@ def _kind(operand: Node) -> str:
         (operand,) = operand.operands
     if is_tf32(operand):
         return "tf32"
-    if operand.op.name == "cast" and operand.dtype.name == "f32" and operand.operands[0].dtype.is_half:
+    if (
+        operand.op.name == "cast"
+        and operand.dtype.name == "f32"
+        and operand.operands[0].dtype.is_half
+    ):
         return str(operand.operands[0].dtype.name)
     return str(operand.dtype.name)
 
@@ -215,7 +223,9 @@ def _windows(conv: Conv, axes: Sequence[Taps]) -> Windows:
     patches = conv.patches
     strides = [stride * conv.channels for stride in row_major(conv.sizes)]
     found = [
-        Window(size, taps.pixels, max(taps.count, 1), step, taps.offset, delta, stride, not taps.count)
+        Window(
+            size, taps.pixels, max(taps.count, 1), step, taps.offset, delta, stride, not taps.count
+        )
         for size, taps, step, delta, stride in zip(
             conv.sizes, axes, patches.steps, patches.deltas, strides, strict=True
         )
@@ -259,7 +269,9 @@ def _images(conv: Conv, phase: Phase) -> Part:
     else:
         tap, channel, own = conv.channels, 1, conv.taps * conv.channels
     summed, first = [], 0
-    for place, (axis, taps, stride) in enumerate(zip(windows.axes, phase.axes, patches.strides, strict=True)):
+    for place, (axis, taps, stride) in enumerate(
+        zip(windows.axes, phase.axes, patches.strides, strict=True)
+    ):
         steps = axis.step * axis.stride, 0
         far = stride * apart[place + 1]
         rows.append(Axis(axis.pixels, steps, place + 1, far, taps.start, stride))
@@ -286,7 +298,9 @@ def _weight_gradient(conv: Conv) -> Part:
     channels = patches.channels
     if conv.folds:
         taps = conv.channels // channels
-        columns[-1] = Axis(taps, (0, channels), apart=1, place=conv.main.rank - 1, real=patches.kernel[-1])
+        columns[-1] = Axis(
+            taps, (0, channels), apart=1, place=conv.main.rank - 1, real=patches.kernel[-1]
+        )
         columns.append(Axis(channels, (0, 1), 1, apart[1]))
     else:
         real = channels if conv.channels != channels else -1
