@@ -230,10 +230,12 @@ def _(x: Node, weight: Node | None, dy: Node, eps: float) -> tuple[Node, Node, N
     var = (x - along_channels(mean, x)).square().mean(axes)
     scale = rsqrt(var + eps)
     normal = (along_channels(mean, x) - x) * along_channels(-scale, x)
-    dx = through_statistics(
-        normal, along_channels(scale, x), affine_channels(dy, weight, None), axes
-    )
-    return dx, (dy * normal).sum(axes), dy.sum(axes)
+    # One weight a channel comes out of the means: the sums are those that weight and bias receive.
+    of_weight, of_bias = (dy * normal).sum(axes), dy.sum(axes)
+    count = element_count(x, axes)
+    rest = dy - normal * along_channels(of_weight / count, x) - along_channels(of_bias / count, x)
+    scale = scale if weight is None else scale * weight
+    return along_channels(scale, x) * rest, of_weight, of_bias
 
 
 @batch_norm_training.vjp

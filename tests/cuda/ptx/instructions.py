@@ -10,6 +10,7 @@ from .memory import REMOTE, Barrier, swizzled
 LANES = 32
 TYPES = {
     "u16": np.uint16,
+    "s16": np.int16,
     "u32": np.uint32,
     "s32": np.int32,
     "b32": np.uint32,
@@ -357,9 +358,15 @@ def tensor_copy(warp, parts, operands, mask):
     coordinates = [int(warp.get(x, np.int32)[lane]) for x in _names(at.strip())]
     described = block.map_of(warp.get(name.strip(), np.uint64)[lane])
     barrier = block.barriers[int(warp.address(operands[2])[lane])]
+    taps = []
+    if "im2col" in parts:
+        taps = [int(warp.get(x, np.uint16)[lane]) for x in _names(operands[3])]
 
     def arrive():
-        barrier.change(0, -described.load(block, to, coordinates))
+        if taps:
+            barrier.change(0, -described.load_patches(block, to, coordinates, taps))
+        else:
+            barrier.change(0, -described.load(block, to, coordinates))
 
     block.copies.append(arrive)
     return True
@@ -416,8 +423,8 @@ def wgmma(warp, parts, operands, mask):
     else:
         word = int(warp.get(operands[1], np.uint64)[0])
         flags = operands[4:]
-        assert flags[2] == "0"
-        left = described(block, word, kind, 64, 16, True)[16 * quarter : 16 * quarter + 16]
+        left = described(block, word, kind, 64, 16, flags[2] == "0")
+        left = left[16 * quarter : 16 * quarter + 16]
         right_across = flags[3] == "1"
     word = int(warp.get(operands[2], np.uint64)[0])
     right = described(block, word, kind, columns, 16, not right_across)

@@ -17,6 +17,7 @@ class Warp:
         self.places = np.zeros(LANES, np.int64)
         self.done = np.zeros(LANES, bool)
         self.parked = np.zeros(LANES, bool)
+        self.resting = np.zeros(LANES, bool)
         self.tid = number * LANES + Z
 
     # ------------------------------------------------------------- operands
@@ -93,7 +94,10 @@ class Warp:
             return False
         free = alive & ~self.parked
         assert free.any(), "parts of a warp wait for each other"
-        place = int(self.places[free].min())
+        # Lanes that wait in vain let the others of their warp go on: what they wait for may be theirs to do.
+        if not (free & ~self.resting).any():
+            self.resting[:] = False
+        place = int(self.places[free & ~self.resting].min())
         mask = alive & (self.places == place)
         instruction = self.program.code[place]
         if instruction.op.startswith(TOGETHER) and (mask != alive).any():
@@ -115,4 +119,6 @@ class Warp:
             if result == "again":
                 return False
         self.places[mask] = place + 1
+        if result is False:
+            self.resting |= mask
         return result is not False

@@ -6,7 +6,6 @@ Everything that measurements decide stands here. Times are in microseconds, of a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ....codegen.simt.contract.product import Product, part_bytes
 from ....graph.integers import ceil_div
@@ -140,13 +139,25 @@ def _has_room(tile: WgmmaTile, layouts: tuple[Layout, Layout], machine: Machine)
 def _wgmma_cuts(
     product: Product, tile: WgmmaTile, layouts: tuple[Layout, Layout], machine: Machine
 ) -> list[Cut]:
-    found: list[Cut] = []
-    for parts in _parts(product, layouts[0].dtype.itemsize):
-        cut = WgmmaCut(tile, parts, 0)
-        tiles = cut.raster(product).tiles
-        most = machine.processors * tile.blocks // tile.cluster
-        found.append(replace(cut, blocks=min(tiles, most) * tile.cluster))
-    return found
+    parts = _parts(product, layouts[0].dtype.itemsize)
+    return [WgmmaCut(tile, count, 0).of(product, machine.processors) for count in parts]
+
+
+def ranked_mapped(
+    product: Product, layouts: tuple[Layout, Layout], machine: Machine, read: int
+) -> list[WgmmaCut]:
+    """The ways to cut a product whose operands tensor maps bring, of so many bytes: what is expected to take the least time first."""
+    itemsize = layouts[0].dtype.itemsize
+    found = []
+    for tile in WGMMA_TILES:
+        if not _has_room(tile, layouts, machine):
+            continue
+        count = WgmmaCut(tile, 1, 0).raster(product).tiles * tile.cluster
+        filling = [machine.processors * tile.blocks * turn // count for turn in (1, 2)]
+        for parts in _parts(product, itemsize, filling):
+            found.append(WgmmaCut(tile, parts, 0).of(product, machine.processors))
+    rate = multiplied(machine.capability, itemsize)
+    return sorted(found, key=lambda cut: _expected(product, cut, rate, itemsize, machine, read))
 
 
 def ranked_plain(product: Product, machine: Machine, read: int | None = None) -> list[FmaCut]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from llvmlite import ir
@@ -21,9 +21,10 @@ from ....codegen.simt.dispatch import Binding, Dispatch
 from ....graph import dtypes
 from ....graph.integers import ceil_div
 from ..instructions import barriers, copies, threads, wgmma
-from ..instructions.assembly import F32
+from ..instructions.assembly import F32, I16
 from ..instructions.warp import NativeCores
 from ..printer import Printer
+from ..stage import TensorMap
 from .fragments import Corner, FragmentWriter, Room
 from .operands import Layout, tensor_map
 from .raster import Place, Raster
@@ -118,10 +119,25 @@ class WgmmaCut:
         """What tells it from others."""
         return self.tile.name + (f", {self.parts} parts" if self.parts > 1 else "")
 
+    def of(self, product: Product, processors: int) -> WgmmaCut:
+        """The same with as many blocks as a product has tiles for, at most those that run at a time."""
+        most = processors * self.tile.blocks // self.tile.cluster
+        blocks = min(self.raster(product).tiles, most) * self.tile.cluster
+        return replace(self, blocks=blocks)
+
     def raster(self, product: Product) -> Raster:
         """The order of a product's tiles; those of a cluster are one."""
         tile = self.tile
         return Raster.of(product, tile.bm * tile.cluster, tile.bn, self.parts)
+
+
+@dataclass(frozen=True)
+class Box:
+    """A box that a tensor map brings: its coordinates, the fastest first, where it goes, and how far from pixels patches are."""
+
+    at: Sequence[Value]
+    to: int
+    taps: Sequence[Value] = ()
 
 
 @dataclass(frozen=True)
@@ -130,6 +146,17 @@ class MappedSource:
 
     layout: Layout
     binding: Binding
+
+    def described(self, rows: int, kind: str) -> TensorMap:
+        """The tensor map of tiles of so many rows (or columns)."""
+        return tensor_map(self.layout, self.binding, rows, kind)
+
+    def boxes(self, kernel: WgmmaKernel, term: Value, first: Value, count: int) -> list[Box]:
+        """The boxes of so many rows (or columns) from the first on, of a block of terms."""
+        b = kernel.builder
+        if self.layout.along == "summed":
+            return [Box((term, first), 0)]
+        return [Box((b.let(first + 64 * i), term), i * wgmma.CHUNK) for i in range(count // 64)]
 
 
 class _Ring:
@@ -197,7 +224,7 @@ class WgmmaKernel:
         self.raster = cut.raster(product)
         rows = tile.bm, tile.bn // tile.cluster
         self.maps = [
-            builder.tensor_map(tensor_map(source.layout, source.binding, count, self.kind))
+            builder.tensor_map(source.described(count, self.kind))
             for source, count in zip(sources, rows, strict=True)
         ]
         self.slabs = SlabWriter(dispatch, result) if result is not None else None
@@ -300,25 +327,17 @@ class WgmmaKernel:
             (b.let(to + own * ROW + tile.bm * ROW), b.let(place.column + own), share, everyone),
         )
         for side, (address, first, count, multicast) in enumerate(wanted):
-            for coordinates, at in self._boxes(side, term, first, count):
+            for box in self.sources[side].boxes(self, term, first, count):
                 copies.tensor_load(
                     b.ir,
-                    b.raw(b.let(address + at)),
+                    b.raw(b.let(address + box.to)),
                     self.maps[side],
-                    [b.raw(x) for x in (*coordinates, *batches[side])],
+                    [b.raw(x) for x in (*box.at, *batches[side])],
                     b.raw(full),
                     multicast,
+                    [b.ir.trunc(b.raw(x), I16) for x in box.taps],
                 )
         ring.advance()
-
-    def _boxes(
-        self, side: int, term: Value, first: Value, count: int
-    ) -> list[tuple[tuple[Value, Value], int]]:
-        """The coordinates of the boxes of a tile, and where each goes."""
-        b = self.builder
-        if self.sources[side].layout.along == "summed":
-            return [((term, first), 0)]
-        return [((b.let(first + 64 * i), term), i * wgmma.CHUNK) for i in range(count // 64)]
 
     # ------------------------------------------------------------- multiplying
 

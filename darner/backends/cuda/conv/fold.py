@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ....codegen.ir.index import Number
 from ....codegen.simt.dispatch import Dispatch, Stage
 from ....graph import dtypes
 from ....graph.integers import ceil_div
@@ -29,7 +30,7 @@ def fold_stage(conv: Conv, machine: Machine, start: int) -> tuple[Stage, int]:
     strides = [stride * channels for stride in row_major((patches.batch, *patches.sizes))]
     with b.if_(b.thread < pieces):
         *outer, column, number = places.split(b.thread, shape)
-        line = seen.offset
+        line: Number = seen.offset
         for i, stride in zip(outer, strides, strict=False):
             line = places.add(line, places.mul(i, stride))
         corner = places.add(places.mul(column, patches.steps[-1]), taps.offset)

@@ -8,9 +8,7 @@ from functools import partial
 from math import prod
 from typing import cast
 
-from ....codegen.simt.contract.epilogue import Parts, Results, sum_of_parts
 from ....codegen.simt.contract.product import Product, View, part_bytes
-from ....codegen.simt.contract.tiles import SinkOf
 from ....codegen.simt.dispatch import Dispatch, Stage, Written
 from ....codegen.simt.machine import GRANULE
 from ....codegen.simt.machine import Machine as AnyMachine
@@ -25,14 +23,16 @@ from ..contract.fma import FmaCut, write_fma
 from ..contract.mma import MmaCut, Source, write_mma
 from ..contract.operands import Layout, lying_layout, packed_elements
 from ..contract.pack import pack_view
-from ..contract.plan import ranked_gathered, ranked_plain
+from ..contract.plan import ranked_gathered, ranked_mapped, ranked_plain
 from ..contract.template import product_variants
 from ..instructions.warp import cores_of
 from ..machine import TENSOR_CORES, Machine
 from ..printer import Printer
 from .fold import fold_stage
+from .hopper import is_mapped, layouts_of, write_mapped
 from .patches import PatchSource
 from .problem import MOST_RANK, MOST_TAPS, Conv, Part, conv_of, kind_of, parts_of
+from .sinks import sink_of, with_parts_added
 
 MOST_VARIANTS = 8
 """Ways to cut a product that are worth a try."""
@@ -74,7 +74,14 @@ def _variants(spec: Spec, machine: AnyMachine) -> Variants:
     parts = parts_of(conv)
     largest = max(parts, key=lambda part: part.product.m * part.product.k).product
     cuts = cuts_of(conv, largest, machine)[:MOST_VARIANTS]
-    return {cut.name: partial(write_conv, conv, machine, cut) for cut in cuts}
+    gathered = {cut.name: partial(write_conv, conv, machine, cut) for cut in cuts}
+    if machine.arch != "sm_90a" or machine.emulated or not is_mapped(conv):
+        return gathered
+    layouts = [layouts_of(part) for part in parts]
+    if layouts[0] is None or None in layouts:
+        return gathered
+    best = ranked_mapped(largest, layouts[0], machine, bytes_read(conv))[:MOST_VARIANTS]
+    return {cut.name: partial(write_mapped, conv, machine, cut) for cut in best} | gathered
 
 
 def is_product(conv: Conv) -> bool:
@@ -89,14 +96,18 @@ def is_product(conv: Conv) -> bool:
 
 def cuts_of(conv: Conv, product: Product, machine: Machine) -> Sequence[MmaCut | FmaCut]:
     """The ways to cut a product with patches: what is expected to be best first."""
-    itemsize = conv.seen[0].base.dtype.itemsize
-    # Patches lie over each other: an image is read once, what is read again is in a cache.
-    read = sum(prod(sizes(operand)) for operand in conv.main.operands) * itemsize
+    itemsize, read = conv.seen[0].base.dtype.itemsize, bytes_read(conv)
     if conv.kind == "f32":
         # Two blocks of the largest tile leave no registers for where patches lie.
         found = ranked_plain(product, machine, read)
         return [cut for cut in found if cut.tile.blocks != 2]
     return ranked_gathered(product, itemsize, machine, read)
+
+
+def bytes_read(conv: Conv) -> int:
+    """Bytes of both operands: patches lie over each other, so an image is read once, and what is read again is in a cache."""
+    elements = sum(prod(sizes(operand)) for operand in conv.main.operands)
+    return elements * conv.seen[0].base.dtype.itemsize
 
 
 # --------------------------------------------------------------------------- operands
@@ -170,24 +181,15 @@ def write_conv(conv: Conv, machine: Machine, cut: MmaCut | FmaCut) -> Written:
         dispatch = Dispatch(conv.spec, machine, threads=cut.tile.threads, whole=product.in_fours)
         cast(Printer, dispatch.builder).blocks_together(cut.tile.blocks)
         cores = cores_of(dispatch.builder, machine, cut.tile.shared_bytes)
-        sink = _sink(dispatch, product, cut.parts)
+        sink = sink_of(dispatch, product, cut.parts)
         sources = [packed.source(dispatch, part, side) for side in range(2)]
         if isinstance(cut, FmaCut):
             write_fma(dispatch, cores, product, cut, sources, sink)
         else:
             write_mma(dispatch, cores, product, cut, sources, sink)
         stages.append(dispatch.finish(cut.raster(product).tiles))
-        if cut.parts > 1:
-            second = Dispatch(conv.spec, machine, threads=64, whole=product.in_fours)
-            stages.append(sum_of_parts(second, product, cut.parts))
+        stages += with_parts_added(conv.spec, machine, product, cut.parts)
     return Written(tuple(stages), packed.scratch)
-
-
-def _sink(dispatch: Dispatch, product: Product, parts: int) -> SinkOf:
-    """What takes the sums of a part: the results, where there is one."""
-    if parts == 1:
-        return lambda part: Results(dispatch, product)
-    return lambda part: Parts(dispatch, product, part, parts)
 
 
 TENSOR_CONV = Template("tensor conv", _fits, _write, _variants)
