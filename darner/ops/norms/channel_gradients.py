@@ -226,16 +226,14 @@ def _(x: Node, weight: Node | None, dy: Node, eps: float) -> tuple[Node, Node, N
     axes = but_channels(x)
     # The statistics are those of the forward pass, word by word, so a step computes them once. What is normalised is computed again from x, which is
     # less to keep: the difference is taken the other way round, which has the same numbers and is no node of the forward pass.
-    mean = x.mean(axes)
-    var = (x - along_channels(mean, x)).square().mean(axes)
-    scale = rsqrt(var + eps)
-    normal = (along_channels(mean, x) - x) * along_channels(-scale, x)
+    mean = x.mean(axes, True)
+    scale = rsqrt((x - mean).square().mean(axes, True) + eps)
+    normal = (mean - x) * -scale
     # One weight a channel comes out of the means: the sums are those that weight and bias receive.
     of_weight, of_bias = (dy * normal).sum(axes), dy.sum(axes)
     count = element_count(x, axes)
     rest = dy - normal * along_channels(of_weight / count, x) - along_channels(of_bias / count, x)
-    scale = scale if weight is None else scale * weight
-    return along_channels(scale, x) * rest, of_weight, of_bias
+    return affine_channels(scale, weight, None) * rest, of_weight, of_bias
 
 
 @batch_norm_training.vjp

@@ -321,9 +321,10 @@ def batch_norm_training(
 
 @batch_norm_training.expand
 def _(x: Node, weight: Node | None, bias: Node | None, eps: float) -> tuple[Node, Node, Node]:
-    axes = but_channels(x)
-    mean = x.mean(axes)
-    centred = x - along_channels(mean, x)
-    var = centred.square().mean(axes)
-    y = affine_channels(centred * along_channels(rsqrt(var + eps), x), weight, bias)
-    return y, mean, var
+    # As the gradient has it, which then reads these statistics.
+    axes, vector = but_channels(x), (x.shape[1],)
+    mean = x.mean(axes, True)
+    centred = x - mean
+    var = centred.square().mean(axes, True)
+    y = affine_channels(centred * rsqrt(var + eps), weight, bias)
+    return y, mean.reshape(vector), var.reshape(vector)
