@@ -1,7 +1,7 @@
 """Everything that only a card can show, in a few minutes: that its driver does what is asked of it, sessions, conformance, memory errors; and how long calls take.
 
     python -m bench.cuda_check                              all of it; exit code 1 where something fails
-    python -m bench.cuda_check driver sessions              some parts: driver, sessions, conformance, memcheck, times
+    python -m bench.cuda_check driver sessions              some parts: driver, sessions, conformance, memcheck, racecheck, times
     python -m bench.cuda_check --report DIR --minutes 8     where the report and its details go, and when to stop
     python -m bench.cuda_check --device cuda:emulated       the script itself, without a card
 
@@ -34,7 +34,8 @@ import numpy as np
 if TYPE_CHECKING:
     from darner.backends.cuda.stage import Stage
 
-PARTS = ("driver", "sessions", "conformance", "memcheck", "times")
+SANITIZERS = ("memcheck", "racecheck")
+PARTS = ("driver", "sessions", "conformance", *SANITIZERS, "times")
 CHUNK = 24
 """Ops of one process."""
 MARK = "check: "
@@ -168,10 +169,9 @@ def checks_of_driver(name: str) -> Checks:
 
 
 def checks_of_sessions(name: str) -> Checks:
-    """The promises of ``tests/cuda/promises.py``."""
+    """The promises of ``tests/session/on_devices.py`` and ``tests/cuda/promises.py``: each function, with each value of the parameter that its mark lists."""
     from tests.cuda import promises
-    from tests.session.failing import CASES
-    from tests.whole_models import MODELS, check_model
+    from tests.session import on_devices
 
     class Patch:
         """What pytest's monkeypatch does, as far as it is needed."""
@@ -183,39 +183,33 @@ def checks_of_sessions(name: str) -> Checks:
             self.before.append((owner, attribute, getattr(owner, attribute)))
             setattr(owner, attribute, value)
 
-    def second_build() -> None:
-        patch = Patch()
+    def call(function: Callable[..., object], given: dict[str, object]) -> None:
+        wanted, patch = inspect.signature(function).parameters, Patch()
         with tempfile.TemporaryDirectory() as folder:
+            offered = {"device_name": name, "tmp_path": Path(folder), "monkeypatch": patch, **given}
             try:
-                promises.the_second_build_writes_no_kernel(name, Path(folder), patch)
+                function(**{parameter: offered[parameter] for parameter in wanted})
             finally:
                 for change in patch.before:
                     setattr(*change)
 
-    def checkpoint(first: str, second: str) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            promises.a_checkpoint_goes_on_on_another_device(first, second, Path(folder))
+    for module in (on_devices, promises):
+        for title, function in vars(module).items():
+            if not title.startswith("test_") or function.__module__ != module.__name__:
+                continue
+            plain = title.removeprefix("test_").replace("_", " ")
+            for given in _values_of(function):
+                told = ", ".join(str(value) for value in given.values())
+                yield f"{plain}{told and f': {told}'}", partial(call, function, given)
 
-    for optimizer in promises.OPTIMIZERS:
-        yield (
-            f"training by {optimizer}",
-            partial(promises.training_has_the_numbers_of_the_cpu, name, optimizer),
-        )
-    for case in CASES:
-        yield f"a failed step: {case}", partial(promises.a_failed_step_changes_nothing, name, case)
-    yield "a checkpoint to the card", lambda: checkpoint("cpu", name)
-    yield "a checkpoint from the card", lambda: checkpoint(name, "cpu")
-    yield "the second build", second_build
-    for title, function in vars(promises).items():
-        plain = inspect.isfunction(function) and function.__module__ == promises.__name__
-        if plain and [*inspect.signature(function).parameters] == ["device"] and title != "held":
-            yield title.replace("_", " "), partial(function, name)
-    for model in MODELS:
-        yield f"a model: {model}", partial(check_model, model, name, "cuda")
-    yield (
-        "50 sessions leave nothing",
-        partial(promises.sessions_that_come_and_go_leave_nothing, name, 25),
-    )
+
+def _values_of(function: Callable[..., object]) -> list[dict[str, object]]:
+    """The values of the parameter that a test's mark lists; one empty set where there is none."""
+    for mark in getattr(function, "pytestmark", ()):
+        if mark.name == "parametrize":
+            parameter, values = mark.args
+            return [{parameter: getattr(value, "values", (value,))[0]} for value in values]
+    return [{}]
 
 
 # ----------------------------------------------------------------------------- conformance
@@ -374,19 +368,28 @@ def check_part(report: Report, part: str, device: str, until: float) -> None:
             return
 
 
-def check_memory(report: Report, device: str) -> None:
-    """A session under compute-sanitizer."""
-    tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
-    if not Path(tool).exists():
-        report.line("memcheck: there is no compute-sanitizer here")
+SANITIZED = {
+    "a perceptron": "from tests.leaks import models; s = models.training(device={device!r}, cache=None); models.learned(s, 3); s.close()",
+    "a Llama in bf16": "from bench.cuda_models import llama_steps; llama_steps({device!r}, 'bf16')",
+}
+"""Python that runs under compute-sanitizer: kernels of every device, and those on tensor cores."""
+
+
+def check_sanitized(report: Report, tool: str, device: str) -> None:
+    """Training steps under one of compute-sanitizer's tools."""
+    found = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    if not Path(found).exists():
+        report.line(f"{tool}: there is no compute-sanitizer here")
         return
-    code = f"from tests.leaks import models; s = models.training(device={device!r}, cache=None); models.learned(s, 3); s.close()"
-    command = [tool, "--tool", "memcheck", "--error-exitcode", "9", sys.executable, "-c", code]
-    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
-    if run.returncode:
-        report.failure("memcheck", run.stdout[-6000:] + run.stderr[-2000:])
-    else:
-        report.line(f"ok memcheck: {run.stdout.strip().splitlines()[-1]}")
+    for name, code in SANITIZED.items():
+        command = [found, "--tool", tool, "--error-exitcode", "9"]
+        command += [sys.executable, "-c", code.format(device=device)]
+        run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+        said = run.stdout.strip().splitlines()
+        if run.returncode:
+            report.failure(f"{tool} of {name}", run.stdout[-6000:] + run.stderr[-2000:])
+        else:
+            report.line(f"ok {tool} of {name}: {said[-1] if said else 'nothing said'}")
 
 
 # ----------------------------------------------------------------------------- times
@@ -504,7 +507,7 @@ def main() -> int:
                 types = tuple(options.types.split(","))
                 check_conformance(report, options.device, types, until)
             else:
-                check_memory(report, options.device)
+                check_sanitized(report, part, options.device)
         except Exception:  # above all a package of the tests that is not there
             report.failure(part, traceback.format_exc())
     report.line(f"{report.failed} failed" if report.failed else "all is well")

@@ -8,6 +8,7 @@ A step is timed with the wait for it, and as one of many that follow each other.
 """
 
 import argparse
+import math
 import statistics
 import time
 from collections.abc import Iterator
@@ -46,6 +47,19 @@ def filled(workload: Smollm, device: str, precision: str) -> tuple[darner.Sessio
     for name, value in engine_darner.data(workload).items():
         session.set_input(name, value)
     return session, spent
+
+
+def llama_steps(device: str, precision: str) -> None:
+    """A few steps of a small Llama, whose products and attention are those of large ones: what a sanitizer watches."""
+    sizes = {"layers": 1, "width": 192, "heads": 3, "kv_heads": 1, "inner": 256, "vocabulary": 512}
+    workload = Smollm(mode="train", batch=2, sequence=160, **sizes)
+    session, _ = filled(workload, device, precision)
+    for _ in range(2):
+        session.step()
+        session.wait()
+    if not math.isfinite(session.read_loss()):
+        raise SystemExit("the loss is not finite")
+    session.close()
 
 
 def timed(session: darner.Session, count: int = 20) -> tuple[float, float]:

@@ -4,6 +4,7 @@ import numpy as np
 
 import darner
 from darner.backends.base.lowering import compile_for, lower_for
+from darner.backends.base.registry import backend_of
 from tests.zoo import bert, gpt2, llama, mlp, mlp_step, resnet, trained, unet, values, vit
 
 MODELS = {
@@ -18,8 +19,10 @@ MODELS = {
 }
 
 
-def check_model(name, device, target):
-    """Assert that a model, optimized for a target, is computed on a device as the reference does."""
+def check_model(name, device):
+    """Assert that a model, optimized for a device, is computed there as the reference does."""
+    backend = backend_of(device)
+    target = backend.target_model(backend.machine(device))
     graph = darner.optimize(MODELS[name](), target=target)
     inputs, params, states = values(graph)
     wanted_state = dict(states)

@@ -1,12 +1,14 @@
 """The command: ``python -m bench.peers``. See docs/benchmarking.md."""
 
 import argparse
+import itertools
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
 from . import growth, report, turns, workloads
+from .place import TOLERANCE, Place
 
 DESCRIPTION = """The workloads beside the peers: every engine in a process of its own, turns taken, results compared first.
 
@@ -14,6 +16,8 @@ DESCRIPTION = """The workloads beside the peers: every engine in a process of it
     python -m bench.peers --quick                           two minutes: no compilers but darner, no images
     python -m bench.peers llama-s --batch 1 4 --sequence 37 128 512
     python -m bench.peers mlp --engines darner numpy --threads 1 2
+    python -m bench.peers mlp smollm2 --device cuda --precision bf16 tf32
+                                                            on a GPU, engines waited for
     python -m bench.peers --build                           how long building takes, cold and warm, by phase
     python -m bench.peers --growth llama-s.train --axes sequence
                                                             how time and memory grow with a size, beside torch
@@ -42,6 +46,8 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
         help="all; darner, torch and numpy when quick",
     )
     add("--threads", nargs="+", type=int, default=[2])
+    add("--device", default="cpu", help="cpu, or a GPU that all engines share: cuda")
+    add("--precision", nargs="+", choices=list(TOLERANCE), default=["f32"], help="of products")
     add("--batch", nargs="+", type=int, default=[1], help="of Llama")
     add(
         "--sequence",
@@ -139,23 +145,24 @@ def compare_costs(options: argparse.Namespace) -> dict[str, Any]:
     return {"target": str(target), "fits_best": fit, "workloads": found}
 
 
-def watch_peak(threads: int, peaks: dict[int, dict[str, float]]) -> None:
+def watch_peak(threads: int, place: Place, peaks: dict[str, dict[str, float]]) -> None:
     """Measure the machine and keep the better of all measurements: other programs can only make it worse."""
     try:
-        found = turns.machine(threads)
+        found = turns.machine(threads, place)
     except RuntimeError as error:
         say(f"the machine's peak is not measured: {error}")
         return
-    before = peaks.get(threads, found)
-    peaks[threads] = {key: max(value, before[key]) for key, value in found.items()}
+    before = peaks.get(place.told(threads), found)
+    peaks[place.told(threads)] = {key: max(value, before[key]) for key, value in found.items()}
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """The rows of the table, and the tables themselves."""
     rows: list[turns.Row] = []
-    peaks: dict[int, dict[str, float]] = {}
-    for threads in options.threads:
-        watch_peak(threads, peaks)
+    peaks: dict[str, dict[str, float]] = {}
+    places = [Place(options.device, precision) for precision in options.precision]
+    for threads, place in itertools.product(options.threads, places):
+        watch_peak(threads, place, peaks)
         for workload in options.workloads:
             row = turns.measure(
                 workload,
@@ -163,18 +170,19 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                 threads,
                 rounds=options.rounds,
                 seconds=options.seconds,
+                place=place,
             )
             rows.append(row)
             found = {n: report.three_digits(1e3 * t.median) for n, t in row.engines.items()}
-            say(f"{workload.name}, {threads} threads: {found}")
-        watch_peak(threads, peaks)
-    for threads, peak in peaks.items():
+            say(f"{workload.name}, {row.where}: {found}")
+        watch_peak(threads, place, peaks)
+    for told, peak in peaks.items():
         rates = f"{peak['flops'] / 1e9:.0f} GFLOP/s, {peak['bandwidth'] / 1e9:.1f} GB/s"
-        print(f"This machine with {threads} threads: {rates}\n")
+        print(f"This machine ({told}): {rates}\n")
     for row in rows:
-        if row.threads in peaks:
-            peak = peaks[row.threads]
-            row.floor = row.workload.floor(peak["flops"], peak["bandwidth"])
+        if row.where in peaks:
+            peak = peaks[row.where]
+            row.floor = row.workload.floor(peak["flops"], peak["bandwidth"], row.place.width)
     print(report.times_table(rows))
     print()
     print(report.memory_table(rows))

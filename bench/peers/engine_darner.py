@@ -9,8 +9,9 @@ import numpy as np
 import darner
 from darner import Graph, Node, optim
 
+from .place import CPU, Place
 from .turns import Engine
-from .workloads import Llama, Workload
+from .workloads import Gemm, Llama, Workload
 
 TYPES = {"float32": "f32", "int32": "i32", "uint32": "u32"}
 
@@ -96,11 +97,11 @@ def optimizer(workload: Workload) -> optim.Optimizer:
 
 
 def filled(
-    workload: Any, threads: int | None, device: str = "cpu", tune: bool = False
+    workload: Any, threads: int | None, place: Place = CPU, tune: bool = False
 ) -> tuple[darner.Session, float]:
     """A session, its inputs, weights and caches filled, and the seconds it took to build; compiled code is kept where ``BENCH_CACHE`` says."""
-    options: dict[str, Any] = {"threads": threads, "progress": False, "device": device}
-    options["tune"] = tune
+    options: dict[str, Any] = {"threads": threads, "progress": False, "tune": tune}
+    options |= {"device": place.device, "precision": place.precision}
     options["cache"] = os.environ.get("BENCH_CACHE") or True
     made = graph(workload)
     started = time.perf_counter()
@@ -118,9 +119,9 @@ def filled(
     return session, spent
 
 
-def prepare(workload: Any, threads: int) -> Engine:
+def prepare(workload: Any, threads: int, place: Place = CPU) -> Engine:
     """A step of a session."""
-    session, spent = filled(workload, threads)
+    session, spent = filled(workload, threads, place)
 
     def train() -> float:
         session.step()
@@ -137,3 +138,16 @@ def prepare(workload: Any, threads: int) -> Engine:
         version=darner.__version__,
         phases=lambda: {"session": spent, **session.build_seconds},
     )
+
+
+def multiplied(place: Place, size: int = 8192, count: int = 20) -> float:
+    """Products and sums a second of square matrices: the peak that steps in a precision are held against."""
+    workload = Gemm(size=size)
+    session, _ = filled(workload, None, place)
+    session.step()
+    session.wait()
+    started = time.perf_counter()
+    for _ in range(count):
+        session.step()
+    session.wait()
+    return count * workload.step_flops() / (time.perf_counter() - started)

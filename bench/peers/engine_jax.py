@@ -1,4 +1,7 @@
-"""The workloads in JAX: one ``jit`` for the whole step, weights and caches donated."""
+"""The workloads in JAX: one ``jit`` for the whole step, weights and caches donated.
+
+On a GPU in ``bf16`` attention is cuDNN's; training casts its weights within the step, inference holds them in bf16.
+"""
 
 from typing import Any
 
@@ -6,9 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .turns import Engine
+from .place import CPU, Place
+from .turns import Engine, NotOfferedError
 from .workloads import Llama
 
+TYPES = {"bf16": jnp.bfloat16, "f16": jnp.float16}
+PRODUCTS = {"f32": "highest", "tf32": "tensorfloat32"}
 BETAS, EPSILON = (0.9, 0.999), 1e-8
 DECAYS = {"adam": 0.0, "adamw": 0.01}
 
@@ -20,6 +26,7 @@ class JaxOps:
         self.caches = caches
         if isinstance(workload, Llama):
             self.cos, self.sin = (jnp.asarray(table) for table in workload.rotations())
+            self.scale = workload.head**-0.5
 
     @staticmethod
     def _by_head(x: jax.Array, heads: int) -> jax.Array:
@@ -27,19 +34,29 @@ class JaxOps:
 
     def _turned(self, x: jax.Array) -> jax.Array:
         first, second = jnp.split(x, 2, -1)
-        return x * self.cos + jnp.concatenate([-second, first], -1) * self.sin
+        cos, sin = self.cos.astype(x.dtype), self.sin.astype(x.dtype)
+        return x * cos + jnp.concatenate([-second, first], -1) * sin
 
     def embedding(self, table: jax.Array, indices: jax.Array) -> jax.Array:
         return table[indices]
 
     def rms_norm(self, x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
-        return x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + eps) * weight
+        wide = x.astype(jnp.float32)
+        root = jax.lax.rsqrt((wide * wide).mean(-1, keepdims=True) + eps)
+        return (wide * root).astype(x.dtype) * weight
 
     def swiglu(self, gate: jax.Array, up: jax.Array) -> jax.Array:
         return jax.nn.silu(gate) * up
 
     def attention(self, q: jax.Array, k: jax.Array, v: jax.Array, sizes: Llama) -> jax.Array:
         q, k = self._turned(self._by_head(q, sizes.heads)), self._by_head(k, sizes.kv_heads)
+        if q.dtype in TYPES.values() and jax.default_backend() == "gpu":
+            by_row = (x.transpose(0, 2, 1, 3) for x in (q, self._turned(k)))
+            values = v.reshape(*v.shape[:2], sizes.kv_heads, -1)
+            mixed = jax.nn.dot_product_attention(
+                *by_row, values, is_causal=True, implementation="cudnn"
+            )
+            return mixed.reshape(*mixed.shape[:2], -1)
         visible = jnp.tril(jnp.ones((sizes.sequence, sizes.sequence), bool))
         return self._mixed(q, self._turned(k), self._by_head(v, sizes.kv_heads), visible)
 
@@ -94,7 +111,7 @@ class JaxOps:
         return x.mean((1, 2))
 
     def cross_entropy(self, logits: jax.Array, labels: jax.Array) -> jax.Array:
-        found = jax.nn.log_softmax(logits)
+        found = jax.nn.log_softmax(logits.astype(jnp.float32))
         return -jnp.take_along_axis(found, labels[..., None], -1).mean()
 
 
@@ -121,8 +138,9 @@ def adam(weights: Any, moments: Any, gradients: Any, rate: float, decay: float) 
     return each(updated, weights, mean, square), (mean, square, count)
 
 
-def _training(workload: Any, weights: Any, inputs: Any) -> Engine:
+def _training(workload: Any, weights: Any, inputs: Any, place: Place) -> Engine:
     def loss(weights: Any, inputs: Any) -> jax.Array:
+        weights, inputs = (rounded(values, place) for values in (weights, inputs))
         return workload.result(JaxOps(workload, {}), weights.__getitem__, inputs)
 
     def whole(weights: Any, moments: Any, inputs: Any) -> tuple[Any, Any, jax.Array]:
@@ -148,12 +166,29 @@ def _training(workload: Any, weights: Any, inputs: Any) -> Engine:
     return Engine(step=train, read=np.array, version=jax.__version__)
 
 
-def prepare(workload: Any, threads: int) -> Engine:
+def rounded(values: dict[str, jax.Array], place: Place) -> dict[str, jax.Array]:
+    """Floats in the type that products have."""
+    kind = TYPES.get(place.precision)
+    if kind is None:
+        return values
+    floats = jnp.floating
+    return {
+        name: value.astype(kind) if jnp.issubdtype(value.dtype, floats) else value
+        for name, value in values.items()
+    }
+
+
+def prepare(workload: Any, threads: int, place: Place = CPU) -> Engine:
     """Weights as arrays, and a compiled step. JAX has as many threads as the process may use cores."""
+    if place.is_card:
+        if workload.trains and place.precision == "f16":
+            raise NotOfferedError("there is no loss scaling here")
+        jax.config.update("jax_default_matmul_precision", PRODUCTS.get(place.precision))
     weights = {name: array(name, value) for name, value in workload.values()}
     inputs = {name: array(name, value) for name, value in workload.inputs().items()}
     if workload.trains:
-        return _training(workload, weights, inputs)
+        return _training(workload, weights, inputs, place)
+    weights, inputs = rounded(weights, place), rounded(inputs, place)
 
     def whole(weights: Any, caches: Any, inputs: Any) -> tuple[jax.Array, Any]:
         ops = JaxOps(workload, dict(caches))
@@ -163,10 +198,13 @@ def prepare(workload: Any, threads: int) -> Engine:
     caches = {}
     for name, value in workload.caches().items():
         caches[name] = JaxOps._by_head(jnp.asarray(value), workload.kv_heads)
+    caches = rounded(caches, place)
     kept = {"caches": caches}
 
     def infer() -> jax.Array:
         found, kept["caches"] = step(weights, kept["caches"], inputs)
         return jax.block_until_ready(found)
 
-    return Engine(step=infer, read=np.asarray, version=jax.__version__)
+    return Engine(
+        step=infer, read=lambda found: np.asarray(found, np.float32), version=jax.__version__
+    )

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from .place import CPU, Place
 from .turns import Engine, NotOfferedError
 from .workloads import Gemm, Llama, Mlp
 
@@ -65,8 +66,10 @@ class NumpyOps:
         return mixed.transpose(0, 2, 1, 3).reshape(batch, length, heads * head)
 
 
-def prepare(workload: Any, threads: int) -> Engine:
+def prepare(workload: Any, threads: int, place: Place = CPU) -> Engine:
     """A step over arrays; its threads are those of the BLAS below NumPy."""
+    if place != CPU:
+        raise NotOfferedError("NumPy multiplies in f32 on processors")
     weights = dict(workload.values())
     inputs = workload.inputs()
     if isinstance(workload, Mlp):

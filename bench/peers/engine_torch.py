@@ -2,7 +2,8 @@
 
 Each in a form chosen for speed: fused optimizers throughout, images with channels last, and compiled training in which
 loss and gradients are compiled while the fused optimizer runs as it is. ``frozen`` compiles inference with the
-weights as constants, so that they are packed once.
+weights as constants, so that they are packed once. On a GPU compiled code is the best of what is measured (``max-autotune``),
+replayed as CUDA graphs; in ``bf16`` training is ``autocast``'s, and inference holds its weights in bf16.
 """
 
 import warnings
@@ -12,21 +13,27 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from .place import CPU, Place
 from .turns import Engine, NotOfferedError
 from .workloads import Llama
+
+TYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
+"""What inference holds its weights in, and what training multiplies in."""
 
 
 class TorchOps:
     """Functions of tensors; caches are (batch, kv_heads, sequence, head)."""
 
-    def __init__(self, workload: Any, compiled: bool) -> None:
+    def __init__(self, workload: Any, compiled: bool, place: Place = CPU) -> None:
         self.compiled = compiled
         self.caches: dict[str, torch.Tensor] = {}
         if isinstance(workload, Llama):
-            self.cos, self.sin = (torch.from_numpy(table) for table in workload.rotations())
+            self.cos, self.sin = (tensor(table, place) for table in workload.rotations())
             for name, value in workload.caches().items():
-                by_head = self._by_head(torch.from_numpy(value), workload.kv_heads)
+                by_head = self._by_head(tensor(value, place), workload.kv_heads)
                 self.caches[name] = by_head.contiguous()
+                if compiled and place.is_card:  # it stays where it is: a graph may write it
+                    torch._dynamo.mark_static_address(self.caches[name])
 
     @staticmethod
     def _by_head(x: torch.Tensor, heads: int) -> torch.Tensor:
@@ -64,6 +71,8 @@ class TorchOps:
 
     @staticmethod
     def _mixed(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -> torch.Tensor:
+        if q.dtype != v.dtype:  # autocast rotates in f32
+            q, k = q.to(v.dtype), k.to(v.dtype)
         mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
         return mixed.transpose(1, 2).reshape(q.shape[0], q.shape[2], -1)
 
@@ -111,52 +120,75 @@ class Model(torch.nn.Module):
         return self.workload.result(self.ops, lambda name: getattr(self, self._place(name)), inputs)
 
 
-def tensor(value: np.ndarray) -> torch.Tensor:
-    """With channels last where it is an image or its kernel; integers as PyTorch likes them."""
-    made = torch.from_numpy(value)
+def tensor(value: np.ndarray, place: Place = CPU, trained: bool = False) -> torch.Tensor:
+    """On its device, in its type, with channels last where it is an image or its kernel; integers as PyTorch likes them."""
+    made = torch.from_numpy(value).to(place.device)
     if made.dtype == torch.int32:
         return made.long()
+    if place.precision in TYPES and not trained:
+        made = made.to(TYPES[place.precision])
     return made.contiguous(memory_format=torch.channels_last) if made.ndim == 4 else made
 
 
-def prepare(workload: Any, threads: int, *, compiled: bool = False, frozen: bool = False) -> Engine:
+def prepare(
+    workload: Any,
+    threads: int,
+    place: Place = CPU,
+    *,
+    compiled: bool = False,
+    frozen: bool = False,
+) -> Engine:
     """Weights as tensors, and a step over them."""
+    if frozen and (workload.trains or place.is_card):
+        raise NotOfferedError("weights are constants in inference on processors alone")
+    if workload.trains and place.precision == "f16":
+        raise NotOfferedError("there is no loss scaling here")
     torch.set_num_threads(threads)
+    tf32 = place.precision == "tf32"
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+    torch.backends.cudnn.benchmark = True
+    trains = workload.trains
     weights = {
-        name: tensor(value).requires_grad_(workload.trains) for name, value in workload.values()
+        name: tensor(value, place, trains).requires_grad_(trains)
+        for name, value in workload.values()
     }
-    inputs = {name: tensor(value) for name, value in workload.inputs().items()}
-    ops = TorchOps(workload, compiled)
+    inputs = {name: tensor(value, place, trains) for name, value in workload.inputs().items()}
+    ops = TorchOps(workload, compiled, place)
 
     def result(inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         return workload.result(ops, weights.__getitem__, inputs)
 
-    if frozen and workload.trains:
-        raise NotOfferedError("weights that are trained cannot be constants")
     if compiled:
         warnings.filterwarnings("ignore", module="torch")
         from torch._inductor import config
 
         config.freezing = frozen
         model = Model(workload, ops, weights).train(workload.trains)
-        result = torch.compile(model, dynamic=False, fullgraph=True)
+        mode = "max-autotune" if place.is_card else None
+        result = torch.compile(model, dynamic=False, fullgraph=True, mode=mode)
     kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
     if workload.trains:
         optimizer = kinds[workload.optimizer](weights.values(), lr=workload.rate, fused=True)
 
     def train() -> float:
         optimizer.zero_grad(set_to_none=True)
-        loss = result(inputs)
+        with torch.autocast(place.device, torch.bfloat16, enabled=place.precision == "bf16"):
+            loss = result(inputs)
         loss.backward()
         optimizer.step()
+        if place.is_card:
+            torch.cuda.synchronize()
         return loss.item()
 
     def infer() -> torch.Tensor:
         with torch.no_grad():
-            return result(inputs)
+            found = result(inputs)
+        if place.is_card:
+            torch.cuda.synchronize()
+        return found
 
     return Engine(
         step=train if workload.trains else infer,
-        read=np.array if workload.trains else lambda found: found.numpy(),
+        read=np.array if workload.trains else lambda found: found.float().cpu().numpy(),
         version=torch.__version__,
     )

@@ -79,13 +79,26 @@ def _columns(rows: Sequence[Row]) -> list[str]:
 # ------------------------------------------------------------- tables
 
 
+def _where(rows: Sequence[Row]) -> str:
+    return "device" if any(row.place.is_card for row in rows) else "threads"
+
+
 def times_table(rows: Sequence[Row]) -> str:
     """Milliseconds of a step, the ratio to the best peer (its range over rounds), and the share of the floor."""
     names = _columns(rows)
-    head = ["workload", "threads", *names, "best peer", "ratio", "of rounds", "floor", "of floor"]
+    head = [
+        "workload",
+        _where(rows),
+        *names,
+        "best peer",
+        "ratio",
+        "of rounds",
+        "floor",
+        "of floor",
+    ]
     lines = []
     for row in rows:
-        line = [row.workload.name, str(row.threads)]
+        line = [row.workload.name, row.where]
         for name in names:
             times = row.engines.get(name)
             line.append(three_digits(1e3 * times.median) if times else "")
@@ -102,7 +115,7 @@ def times_table(rows: Sequence[Row]) -> str:
 def memory_table(rows: Sequence[Row]) -> str:
     """The most memory that each process held, in MB, darner's as a share of eager PyTorch's, and seconds to the first step."""
     names = _columns(rows)
-    head = ["workload", "threads", *(f"{name} MB" for name in names), "darner / torch"]
+    head = ["workload", _where(rows), *(f"{name} MB" for name in names), "darner / torch"]
     head += [f"{name} s" for name in names]
     lines = []
     for row in rows:
@@ -110,7 +123,7 @@ def memory_table(rows: Sequence[Row]) -> str:
         memory = [f"{times.memory:.0f}" if times else "" for times in found]
         first = [three_digits(_until_first(times)) if times else "" for times in found]
         share = memory_share(row)
-        lines.append([row.workload.name, str(row.threads), *memory])
+        lines.append([row.workload.name, row.where, *memory])
         lines[-1] += [f"{share:.2f}" if share else "", *first]
     return grid(head, lines)
 
@@ -172,6 +185,8 @@ def row_json(row: Row) -> dict[str, Any]:
         "name": row.workload.name,
         "workload": to_json(row.workload),
         "threads": row.threads,
+        "device": row.place.device,
+        "precision": row.place.precision,
         "floor_ms": round(1e3 * row.floor, 4) or None,
         "best_peer": best_peer(row),
         "ratio": round(found, 3) if found else None,
@@ -182,7 +197,7 @@ def row_json(row: Row) -> dict[str, Any]:
     }
 
 
-def about_run(rows: Sequence[Row], peaks: dict[int, dict[str, float]]) -> dict[str, Any]:
+def about_run(rows: Sequence[Row], peaks: dict[str, dict[str, float]]) -> dict[str, Any]:
     """When, where and with what was measured."""
     versions = {name: times.version for row in rows for name, times in row.engines.items()}
     return {
@@ -193,7 +208,7 @@ def about_run(rows: Sequence[Row], peaks: dict[int, dict[str, float]]) -> dict[s
         "python": platform.python_version(),
         "versions": versions,
         "load": round(os.getloadavg()[0], 2),
-        "peak": {str(threads): peak for threads, peak in peaks.items()},
+        "peak": peaks,
     }
 
 

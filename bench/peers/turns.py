@@ -18,12 +18,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
+from .place import CPU, Place
 from .workloads import Weight, from_json, to_json
 
 LOSSES = 3
@@ -34,9 +35,6 @@ SAMPLE = 1 << 16
 
 WARM_UP = 0.1
 """Seconds at the beginning of a turn that do not count: until caches are the engine's own, and other engines' threads sleep."""
-
-TOLERANCE = 1e-3
-"""How far engines may differ, relative to the largest number."""
 
 DISTURBED = 0.25
 """Cores used by other programs from which on a row is called doubtful."""
@@ -60,6 +58,10 @@ ALLOCATOR = {
     "MALLOC_TOP_PAD_": str(256 << 20),
 }
 """For peers, which allocate in every step: without it they pay for page faults each time."""
+
+
+CARD = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+"""Engines share a card: none of them takes all of its memory."""
 
 
 class NotOfferedError(Exception):
@@ -157,7 +159,7 @@ def _prepared(asked: dict[str, Any], answer: Path) -> tuple[Engine, dict[str, An
     started = clock()
     prepare = importlib.import_module(f"{__package__}.{module}").prepare
     imported = clock()
-    engine = prepare(workload, asked["threads"], **options)
+    engine = prepare(workload, asked["threads"], Place(**asked["place"]), **options)
     ready = clock()
     result = engine.step()
     first = clock()
@@ -173,6 +175,22 @@ def _prepared(asked: dict[str, Any], answer: Path) -> tuple[Engine, dict[str, An
     return engine, about
 
 
+def _peak(threads: int, place: Place) -> dict[str, float]:
+    """What this machine, or its card, can do at most."""
+    if place.is_card:
+        from darner.backends.cuda.opening import opened
+        from darner.backends.cuda.rates import rates_of
+
+        from .engine_darner import multiplied
+
+        bandwidth = rates_of(opened(place.device)).bandwidth
+        return {"flops": multiplied(place), "bandwidth": bandwidth}
+    from darner.backends.cpu.runtime.peak import measured_target
+
+    target = measured_target(threads)
+    return {"flops": target.flops, "bandwidth": target.bandwidth}
+
+
 def serve() -> None:
     """The life of an engine's process: one line of JSON comes in for each that goes out."""
     asked = json.loads(sys.argv[1])
@@ -183,12 +201,10 @@ def serve() -> None:
         replies.write(json.dumps(values) + "\n")
         replies.flush()
 
-    keep_to_cores(asked["threads"])
+    if not Place(**asked["place"]).is_card:
+        keep_to_cores(asked["threads"])
     if asked["engine"] == "machine":  # no engine: the machine itself
-        from darner.backends.cpu.runtime.peak import measured_target
-
-        target = measured_target(asked["threads"])
-        reply(flops=target.flops, bandwidth=target.bandwidth)
+        reply(**_peak(asked["threads"], Place(**asked["place"])))
         return
     try:
         engine, about = _prepared(asked, Path(asked["answer"]))
@@ -217,6 +233,7 @@ class Process:
         environment: variables that are its own.
         builds: whether only building is measured, to the end of one step.
         checkout: the folder of the checkout of darner that it runs; this one when left out.
+        place: the device it runs on, and the precision of products.
     """
 
     serves: ClassVar[str] = __name__
@@ -231,16 +248,19 @@ class Process:
         environment: dict[str, str] | None = None,
         builds: bool = False,
         checkout: Path | None = None,
+        place: Place = CPU,
     ) -> None:
         self.engine = engine
         self.answer = folder / f"{engine}.npy"
         self._errors = folder / f"{engine}.stderr"
         asked: dict[str, Any] = {"engine": engine, "threads": threads, "answer": str(self.answer)}
-        asked["builds"] = builds
+        asked |= {"builds": builds, "place": asdict(place)}
         if workload is not None:
             asked["workload"] = to_json(workload)
         counts = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-        variables = dict.fromkeys(counts, str(threads)) | {"JAX_PLATFORMS": "cpu"}
+        variables = dict.fromkeys(counts, str(threads)) | (
+            CARD if place.is_card else {"JAX_PLATFORMS": "cpu"}
+        )
         if engine != "darner":
             variables |= ALLOCATOR
         code = f"from {self.serves} import serve; serve()"
@@ -334,6 +354,12 @@ class Row:
     engines: dict[str, Times] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     floor: float = 0.0
+    place: Place = CPU
+
+    @property
+    def where(self) -> str:
+        """The threads, or the card and its precision."""
+        return self.place.told(self.threads)
 
 
 def in_turns(names: Sequence[str], rounds: int) -> list[str]:
@@ -357,10 +383,10 @@ def available(engine: str) -> str | None:
     return None
 
 
-def machine(threads: int) -> dict[str, float]:
+def machine(threads: int, place: Place = CPU) -> dict[str, float]:
     """The peak of this machine, measured in a process of its own: flops and bandwidth, of seconds."""
     with tempfile.TemporaryDirectory() as folder:
-        process = Process("machine", None, threads, Path(folder))
+        process = Process("machine", None, threads, Path(folder), place=place)
         try:
             return process.hear()
         finally:
@@ -374,9 +400,10 @@ def measure(
     *,
     rounds: int,
     seconds: float,
+    place: Place = CPU,
 ) -> Row:
     """One row: start the engines, compare their first results, take turns."""
-    row = Row(workload, threads)
+    row = Row(workload, threads, place=place)
     running: dict[str, Process] = {}
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -396,7 +423,7 @@ def measure(
 def _start(row: Row, name: str, running: dict[str, Process], folder: Path) -> None:
     reason = available(name)
     if reason is None:
-        running[name] = Process(name, row.workload, row.threads, folder)
+        running[name] = Process(name, row.workload, row.threads, folder, place=row.place)
         try:
             found = running[name].hear()
         except NotOfferedError as error:
@@ -424,7 +451,7 @@ def _doubt(row: Row) -> None:
     """Say so where other programs were at work."""
     others = {name: statistics.median(times.others) for name, times in row.engines.items()}
     worst = max(others, key=others.__getitem__, default=None)
-    if worst is not None and others[worst] > DISTURBED:
+    if worst is not None and others[worst] > DISTURBED and not row.place.is_card:
         row.notes.append(
             f"{row.workload.name}: doubtful: other programs used {others[worst]:.1f} cores beside {worst}"
         )
@@ -440,7 +467,7 @@ def _compare(row: Row, running: dict[str, Process]) -> None:
     for name, answer in answers.items():
         error = relative_error(answer, answers[peers[0]])
         row.engines[name].error = error
-        if error > TOLERANCE:
+        if error > row.place.tolerance:
             del row.engines[name]
             row.notes.append(
                 f"{row.workload.name}: {name} is not measured: its result is {error:.1e} off {peers[0]}'s"

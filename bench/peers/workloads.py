@@ -138,14 +138,14 @@ class Workload:
     optimizer: ClassVar[str] = "sgd"
     rate: ClassVar[float] = 0.01
 
-    def floor(self, flops_per_second: float, bytes_per_second: float) -> float:
+    def floor(self, flops_per_second: float, bytes_per_second: float, width: float = 4.0) -> float:
         """Seconds no step can be faster than: arithmetic at the peak or weights from memory, and then the update.
 
-        What a cache may hold counts for nothing. An update reads and writes weights and moments; gradients may never
+        ``width`` is the bytes of a number that products read. What a cache may hold counts for nothing. An update reads and writes weights and moments; gradients may never
         reach memory.
         """
         read, updated = (amount if amount > CACHED else 0.0 for amount in self.moved())
-        products = max(self.step_flops() / flops_per_second, read / bytes_per_second)
+        products = max(self.step_flops() / flops_per_second, read * width / 4 / bytes_per_second)
         return products + updated / bytes_per_second
 
 

@@ -27,32 +27,37 @@ from darner.codegen.simt.dispatch import Binding
 from darner.graph.errors import InternalError
 from tests.cuda import fake_driver, promises
 from tests.leaks import models
+from tests.session import on_devices
 
 
 def test_training_has_the_numbers_of_the_cpu(driver):
-    promises.training_has_the_numbers_of_the_cpu("cuda", "adamw")
+    on_devices.test_training_has_the_numbers_of_the_cpu("cuda", "adamw")
 
 
 def test_a_failed_step_changes_nothing(driver):
-    promises.a_failed_step_changes_nothing("cuda", "embedding")
+    on_devices.test_a_failed_step_changes_nothing_and_names_op_label_line_and_place(
+        "cuda", "embedding"
+    )
 
 
 def test_inputs_arrive_and_states_stay(driver):
-    promises.inputs_of_all_sizes_arrive_and_change("cuda")
-    promises.steps_that_are_not_waited_for_have_their_own_inputs("cuda")
-    promises.states_swap("cuda")
+    on_devices.test_inputs_of_all_sizes_arrive_and_change("cuda")
+    on_devices.test_steps_that_are_not_waited_for_have_their_own_inputs("cuda")
+    on_devices.test_states_that_take_each_others_values_swap_them("cuda")
 
 
 def test_sessions_share_what_they_have_in_common(driver):
-    promises.training_and_inference_share_parameters("cuda")
-    promises.what_depends_on_parameters_is_computed_once_and_anew_when_they_change("cuda")
+    on_devices.test_training_and_inference_share_their_parameters_on_the_device("cuda")
+    on_devices.test_inference_computes_what_depends_on_parameters_once_and_anew_when_they_change(
+        "cuda"
+    )
 
 
 def test_a_session_waits_for_the_steps_of_another_on_the_same_parameters_alone(driver):
-    _, first = promises.trained("cuda", 3, optim.SGD(0.1))
+    _, first = on_devices.trained("cuda", 3, optim.SGD(0.1))
     options = {"device": "cuda", "mode": "infer", "cache": None}
-    values = {"x": promises.IMAGES, "labels": promises.LABELS}
-    with darner.build(promises.classifier(), share=first, **options) as second:
+    values = {"x": on_devices.IMAGES, "labels": on_devices.LABELS}
+    with darner.build(on_devices.classifier(), share=first, **options) as second:
         second.run(values)
         first.step()
         driver.calls.clear()
@@ -65,12 +70,12 @@ def test_a_session_waits_for_the_steps_of_another_on_the_same_parameters_alone(d
 
 
 def test_a_step_is_one_launch_of_a_graph_and_small_inputs_are_one_copy(driver):
-    _, session = promises.trained("cuda", 3, optim.SGD(0.1))
+    _, session = on_devices.trained("cuda", 3, optim.SGD(0.1))
     driver.calls.clear()
     session.step()
     assert [name for name in driver.calls if "Ctx" not in name] == ["cuGraphLaunch"]
     driver.calls.clear()
-    session.run({"x": promises.IMAGES, "labels": promises.LABELS})
+    session.run({"x": on_devices.IMAGES, "labels": on_devices.LABELS})
     assert driver.calls.count("cuMemcpyHtoDAsync_v2") == 1
     assert driver.calls.count("cuGraphLaunch") == 1
     session.close()
@@ -82,17 +87,17 @@ def test_the_second_build_neither_writes_nor_compiles_a_kernel(driver, tmp_path,
         "darner.backends.cuda.driver.context.link",
         lambda library, ptx, name: compiled.append(name) or b"cubin " + ptx.encode(),
     )
-    _, session = promises.trained("cuda", 2, optim.SGD(0.1), cache=tmp_path)
+    _, session = on_devices.trained("cuda", 2, optim.SGD(0.1), cache=tmp_path)
     session.close()
     assert compiled
     compiled.clear()
     opening._open.clear()  # as a new process has none of it
-    promises.the_second_build_writes_no_kernel("cuda", tmp_path, monkeypatch)
+    promises.test_the_second_build_writes_no_kernel("cuda", tmp_path, monkeypatch)
     assert compiled == []
 
 
 def test_nothing_is_left_of_sessions_that_are_gone(driver):
-    promises.sessions_that_come_and_go_leave_nothing("cuda", 3)
+    promises.test_sessions_that_come_and_go_leave_nothing_on_the_device("cuda", 3)
     gc.collect()
     device = opened()
     assert driver.held == device.bytes_held == 0
@@ -246,7 +251,7 @@ def test_code_that_does_not_assemble_is_shown_with_the_assemblers_words(driver):
 
 
 def test_a_graph_that_cannot_be_recorded_leaves_the_stream_usable(driver):
-    _, session = promises.trained("cuda", 1, optim.SGD(0.1))
+    _, session = on_devices.trained("cuda", 1, optim.SGD(0.1))
     driver.failing["cuGraphInstantiateWithFlags"] = 999
     with pytest.raises(DeviceLostError, match=r"cuGraphInstantiateWithFlags\("):
         session.step()

@@ -10,7 +10,6 @@ from darner import ArgumentError, Graph, ShapeError
 from darner.backends.cuda.device import address_of
 from darner.backends.cuda.opening import opened
 from darner.graph.dlpack import _CAPSULES, Borrowed, Lent, _name_of, _rename, lend
-from tests.cuda import promises
 
 DEVICE = "cuda:emulated"
 
@@ -41,10 +40,6 @@ def doubled(dtype="f32", shape=("n", 3)):
     x = g.input("x", shape, dtype)
     g.set_outputs([x.add(x, label="twice")])
     return darner.build(g, mode="infer", device=DEVICE, cache=None)
-
-
-def test_sessions_give_and_take_arrays_on_the_device():
-    promises.arrays_are_given_and_taken_on_the_device(DEVICE)
 
 
 @pytest.mark.parametrize("versioned", [True, False])

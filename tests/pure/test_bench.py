@@ -19,6 +19,7 @@ from bench.peers import (
     turns,
     workloads,
 )
+from bench.peers.place import Place
 from bench.peers.turns import NotOfferedError, Row, Times
 from bench.peers.workloads import Gemm, Llama, Mlp, Resnet, Resnet50, Smollm
 from darner.lower.work import KernelWork
@@ -64,6 +65,20 @@ def test_torch_does_what_the_reference_does(workload):
     steps = 3 if workload.trains else 2
     found = by_engine(engine_torch.prepare(workload, 1), steps)
     np.testing.assert_allclose(found, by_reference(workload, steps), rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    "workload", [*TINY[:3], replace(TINY[3], sequence=9)], ids=lambda one: one.name
+)
+def test_engines_in_bf16_differ_from_f32_by_what_bf16_rounds(workload):
+    steps, place = 3 if workload.trains else 2, Place("cpu", "bf16")
+    exact = by_reference(workload, steps)
+    for engine in (engine_torch, engine_darner):
+        found = by_engine(engine.prepare(workload, 1, place), steps)
+        error = turns.relative_error(found, exact)
+        assert 1e-6 < error < place.tolerance
+    with pytest.raises(NotOfferedError, match="f32"):
+        engine_numpy.prepare(workload, 1, place)
 
 
 @pytest.mark.parametrize(
@@ -237,7 +252,7 @@ def test_memory_and_building_have_tables():
 
 def test_history_grows_by_a_line_and_is_shown(tmp_path):
     path = tmp_path / "history.jsonl"
-    run = {**report.about_run([a_row()], {2: {"flops": 1.0}}), "rows": [report.row_json(a_row())]}
+    run = {**report.about_run([a_row()], {"2": {"flops": 1.0}}), "rows": [report.row_json(a_row())]}
     report.record(run, path)
     run["rows"][0]["engines"]["darner"]["median_ms"] = 1.5
     run["rows"][0]["notes"] = ["mlp.train: doubtful: other programs used 1.0 cores beside darner"]

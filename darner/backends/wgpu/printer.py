@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...codegen.ir.index import Number
 from ...codegen.simt.builder import Index, Memory, Operand, Value, value_type
 from ...codegen.simt.dispatch import Binding
+from ...codegen.simt.scopes import Scopes
 from ...graph import dtypes
 from ...graph.dtypes import DType
 from ...graph.errors import InternalError, UnsupportedError
@@ -44,7 +45,7 @@ class Function:
     lines: list[Line]
 
 
-class Printer(Values):
+class Printer(Values, Scopes):
     """The code of one dispatch as WGSL; see ``codegen.simt.builder.Simt``.
 
     Args:
@@ -62,7 +63,7 @@ class Printer(Values):
         super().__init__(zero)
         self.machine = machine
         self.threads = threads
-        self.scopes: list[Callable[[], AbstractContextManager[None]]] = []
+        self.scopes = []
         self._loop_count = 0
         self._shared: dict[str, str] = {}
         self._builtins = [
@@ -79,10 +80,7 @@ class Printer(Values):
     def variable(
         self, initial: Operand, name: str = "v", dtype: DType | None = None, width: int = 1
     ) -> Cell:
-        if dtype is not None and not isinstance(initial, Text) and not hasattr(initial, "constant"):
-            initial = self.constant(initial, dtype, width)
-        if not hasattr(initial, "type"):
-            raise InternalError(f"a variable that begins with {initial!r} needs a type")
+        initial = self.first_value(initial, dtype, width)
         found = self.called(name)
         self.line(f"var {found} = {self.expression(initial)};")
         return Cell(initial.type, found, self, is_signed(initial))
@@ -104,13 +102,6 @@ class Printer(Values):
         with self.block(head), self.scope():
             yield
 
-    @contextmanager
-    def scope(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            for scope in list(self.scopes):
-                stack.enter_context(scope())
-            yield
-
     def trial(self, body: Callable[[], None]) -> int:
         before = len(self.lines)
         with self.scope():
@@ -121,14 +112,11 @@ class Printer(Values):
 
     @contextmanager
     def if_(self, *conditions: Operand) -> Iterator[None]:
-        left = [condition for condition in conditions if condition is not None]
-        if not left:
+        test = self.test_of(conditions)
+        if test is None:
             with self.scope():
                 yield
             return
-        test = left[0]
-        for condition in left[1:]:
-            test = self.operate("&", test, condition)
         with self._block(f"if ({self.expression(test)})"):
             yield
         self._else_at = len(self.lines)

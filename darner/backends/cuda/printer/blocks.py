@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any, Self, cast
 
 from ....codegen.ir.types import Phi, Pointer
 from ....codegen.ir.types import Value as Raw
 from ....codegen.simt.builder import Operand, Type, Value, Variable, value_type
+from ....codegen.simt.scopes import Scopes
 from ....graph.dtypes import DType
 from ....graph.errors import InternalError
 from .instructions import Held
@@ -46,7 +47,7 @@ class Cell(Held, Variable):
         return self.builder.ir.load(self.room, typ=self.type)
 
 
-class Blocks(Values):
+class Blocks(Values, Scopes):
     """Writes blocks; see ``codegen.simt.builder.Simt``.
 
     Args:
@@ -61,7 +62,7 @@ class Blocks(Values):
 
         super().__init__()
         self.function_ir = function
-        self.scopes: list[Callable[[], AbstractContextManager[None]]] = []
+        self.scopes = []
         self.buffers: dict[str, Pointer] = {}
         self._count = 0
         self._ends: list[CodeBlock] = []
@@ -81,11 +82,7 @@ class Blocks(Values):
         self, initial: Operand, name: str = "v", dtype: DType | None = None, width: int = 1
     ) -> Cell:
         """See ``Simt``."""
-        if dtype is not None and not isinstance(initial, Held):
-            known = cast(float, getattr(initial, "constant", initial))
-            initial = self.constant(known, dtype, width)
-        if not hasattr(initial, "type"):
-            raise InternalError(f"a variable that begins with {initial!r} needs a type")
+        initial = self.first_value(initial, dtype, width)
         raw = self.raw(initial)
         cell = Cell(self, self.room(raw.type), raw.type, bool(getattr(initial, "signed", False)))
         self.ir.store(raw, cell.room)
@@ -121,14 +118,6 @@ class Blocks(Values):
             del self.open[number]
             self.home = before
 
-    @contextmanager
-    def scope(self) -> Iterator[None]:
-        """See ``Simt``."""
-        with ExitStack() as stack:
-            for scope in list(self.scopes):
-                stack.enter_context(scope())
-            yield
-
     def trial(self, body: Callable[[], None]) -> int:
         """See ``Simt``."""
         function, block, rooms = self.function_ir, self.ir.block, self._entry.instructions
@@ -151,14 +140,11 @@ class Blocks(Values):
     @contextmanager
     def if_(self, *conditions: Operand) -> Iterator[None]:
         """See ``Simt``."""
-        left = [condition for condition in conditions if condition is not None]
-        if not left:
+        test = self.test_of(conditions)
+        if test is None:
             with self.scope():
                 yield
             return
-        test = left[0]
-        for condition in left[1:]:
-            test = self.operate("&", test, condition)
         chosen, after = self._new("then"), self._new("after")
         branch = self.ir.cbranch(self.raw(test), chosen, after)
         self.ir.position_at_end(chosen)
