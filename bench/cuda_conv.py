@@ -462,6 +462,10 @@ def model(cases_, given):
         session.step()
         session.wait()
         own = session.read_loss() if mode == "train" else np.asarray(session.output("logits"))
+        alone, among = timed(session.step, session.wait)
+        print(
+            f"{name}: darner step and wait {alone:.3f} ms, one of many {among:.3f} ms", flush=True
+        )
         torch_image = torch.from_numpy(pixels)
         peer = None
         if torch.cuda.is_available() and not given.alone:
@@ -477,12 +481,8 @@ def model(cases_, given):
                 f"{name}: torch step by step {eager[1]:.3f} ms; as a graph {peer[0]:.3f} ms, one of many {peer[1]:.3f}",
                 flush=True,
             )
-        alone, among = timed(session.step, session.wait)
-        print(
-            f"{name}: darner build {spent:.2f} s, step and wait {alone:.3f} ms, one of many {among:.3f} ms"
-            + (f", torch's by darner's {peer[1] / among:.3f}" if peer else ""),
-            flush=True,
-        )
+        if peer:
+            print(f"{name}: torch's step by darner's {peer[1] / among:.3f}", flush=True)
         if given.top:
             from bench.cuda_models import kernels
 
