@@ -31,6 +31,7 @@ GEOMETRIES = {
         (13, 17, 3, 2),
         {"stride": (2, 1), "padding": ((0, 2), (1, 0))},
     ),
+    "one tap": ((2, 16, 3, 5), (6, 16, 1, 1), {}),
     "one tap, strided": ((2, 16, 5, 5), (8, 16, 1, 1), {"stride": 2}),
     "one axis, dilated, no tap for some pixels": (
         (2, 8, 11),

@@ -287,7 +287,7 @@ def _images(conv: Conv, phase: Phase) -> Part:
 def _weight_gradient(conv: Conv) -> Part:
     windows, patches = _windows(conv, conv.patches.phases[0].axes), conv.patches
     apart = row_major(sizes(conv.main))
-    pitch = round_up(conv.others, conv.piece)
+    pitch = round_up(conv.others, conv.piece) if conv.packs[1] else conv.others
     pixels = [stride * pitch for stride in row_major(patches.result)]
     rows = [Axis(conv.others, (1, 0), 0, apart[0])]
     summed = [Axis(patches.batch, (prod(patches.result) * pitch, windows.image))]
