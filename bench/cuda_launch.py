@@ -52,14 +52,15 @@ class Config(ctypes.Structure):
     ]
 
 
-def load(ptx, name="kernel", shared=0):
-    """A kernel of PTX text; returns it and what the assembler said."""
+def load(code, name="kernel", shared=0):
+    """A kernel of PTX text or of object code."""
     module, function = P(), P()
+    code = code.encode() + b"\0" if isinstance(code, str) else code
     errors, size = ctypes.create_string_buffer(1 << 14), 1 << 14
     # CU_JIT_ERROR_LOG_BUFFER and its size.
     keys, values = (ctypes.c_int * 2)(5, 6), (P * 2)(ctypes.cast(errors, P), P(size))
     try:
-        call("cuModuleLoadDataEx", ctypes.byref(module), ptx.encode() + b"\0", 2, keys, values)
+        call("cuModuleLoadDataEx", ctypes.byref(module), code, 2, keys, values)
     except CudaError as error:
         raise CudaError(f"{error}\n{errors.value.decode()[:2000]}") from None
     call("cuModuleGetFunction", ctypes.byref(function), module, name.encode())
@@ -123,6 +124,12 @@ def tensor_map(address, described):
     return ctypes.string_at(start, 128)
 
 
+def code_of(path):
+    """What lies at a path: object code where it was assembled beforehand, else PTX."""
+    assembled = Path(path).with_suffix(".cubin")
+    return assembled.read_bytes() if assembled.exists() else Path(path).read_text(encoding="utf-8")
+
+
 class Launch:
     """A launch that is prepared: calling it with a stream starts it.
 
@@ -137,8 +144,7 @@ class Launch:
     def __init__(self, folder, stage, address):
         key = str(Path(folder) / stage["ptx"])
         if key not in self.loaded:
-            text = Path(key).read_text(encoding="utf-8")
-            self.loaded[key] = load(text, stage["kernel"], stage["shared"])
+            self.loaded[key] = load(code_of(key), stage["kernel"], stage["shared"])
         self.function = self.loaded[key]
         values = [ctypes.c_void_p(address(binding)) for binding in stage["bindings"]]
         for described in stage["maps"]:

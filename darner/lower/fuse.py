@@ -17,11 +17,13 @@ import math
 from collections.abc import Collection, Sequence
 
 from ..graph.dims import Shape
-from ..graph.errors import InternalError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.types import TensorType, TupleType
-from .groups import EPILOGUES, KINDS, Group, make_parts, number_between
+from .beside import Beside
+from .cut import least_cut
+from .groups import EPILOGUES, LARGEST, PLAIN, Fusing, Group, make_parts
+from .product_ends import ProductEnds
 from .roles import (
     LEAST_ROWS,
     Along,
@@ -30,15 +32,11 @@ from .roles import (
     is_for_products,
     is_of_rows,
     may_end,
-    roles,
     runs_along,
     seen_through,
     takes_one,
 )
 from .strided import Multipliers
-
-LARGEST = 96
-"""Nodes in one kernel: beyond that, registers run out and compiling takes longer than it saves."""
 
 LONGEST_ROW = 1 << 18
 """Elements of a row beyond which no cache keeps it: what is computed from its reduction reads it again in any case."""
@@ -48,180 +46,49 @@ def fuse(
     graph: Graph,
     ended: Collection[str] | None = None,
     multipliers: Multipliers | None = None,
-    places_parts: bool = False,
+    fusing: Fusing = PLAIN,
 ) -> list[Group]:
     """The kernels of a graph, in an order in which they can run; those by index of the ops ``ended`` may have epilogues.
 
-    With ``places_parts`` a map that makes the parts of a concatenation takes in what is element-wise beside them.
+    ``multipliers`` and ``fusing`` say what else the target's kernels can do.
     """
-    work = _Fusion(graph, multipliers, places_parts)
+    work = _Fusion(graph, multipliers, fusing)
     work.epilogues()
     work.ends(ended_ops() if ended is None else ended)
     work.sides()
+    work.narrow()
     work.rows()
-    work.columns()
     work.maps()
+    if fusing.beside:
+        work.besides()
     return work.ordered()
 
 
-class _Fusion:
-    """Groups of nodes, joined step by step."""
-
-    def __init__(
-        self, graph: Graph, multipliers: Multipliers | None, places_parts: bool = False
-    ) -> None:
-        self.graph = graph
-        self.places_parts = places_parts
-        self.nodes = list(graph.nodes)
-        self.roles = roles(graph, multipliers)
-        self.kept = {node.id for node in (*graph.outputs, *graph.updates.values())}
-        self.home: dict[int, int] = {}
-        self.groups: dict[int, Group] = {}
-        # A number for each group, larger than those of all that it needs: whoever looks for a way between two
-        # groups need not look beyond them.
-        self.order: dict[int, float] = {}
-        self.sources = [self._sources(node) for node in self.nodes]
-        self.readers: list[list[int]] = [[] for _ in self.nodes]
-        for node in self.nodes:
-            found = self.roles[node.id]
-            if found in ("leaf", "view", "part"):
-                continue
-            for source in self.sources[node.id]:
-                self.readers[source].append(node.id)
-            self.home[node.id] = node.id
-            self.order[node.id] = float(node.id)
-            self.groups[node.id] = Group(
-                KINDS[found], [node.id], self._space(node), self._axes(node)
-            )
-        for id, group in self.groups.items():
-            group.needs = {self.home[i] for i in self.sources[id] if i in self.home}
-
-    # ------------------------------------------------------------- what nodes read
-
-    def _sources(self, node: Node) -> tuple[int, ...]:
-        """The nodes whose values it reads, views seen through."""
-        found: dict[int, None] = {}
-        stack = list(reversed(node.inputs))
-        while stack:
-            i = stack.pop()
-            if self.roles[i] in ("view", "part"):
-                stack += reversed(self.nodes[i].inputs)
-            else:
-                found[i] = None
-        return tuple(found)
-
-    def _space(self, node: Node) -> Shape | None:
-        if isinstance(node.type, TupleType):
-            return None
-        if self.roles[node.id] == "reduce":
-            return self.nodes[node.inputs[0]].shape
-        return node.shape
-
-    def _axes(self, node: Node) -> tuple[int, ...] | None:
-        if self.roles[node.id] != "reduce":
-            return None
-        axes = node.attrs["axes"] if "axes" in node.attrs else (node.attrs["axis"],)
-        if axes == (None,):
-            return tuple(range(self.nodes[node.inputs[0]].rank))
-        return tuple(int(axis) for axis in axes)
-
-    def _is_kept(self, id: int) -> bool:
-        """Whether a value must be in memory: as an output, directly or through a view."""
-        return id in self.kept or any(
-            self.roles[user.id] == "view" and self._view_is_kept(user)
-            for user in self.graph.users(id)
-        )
-
-    def _view_is_kept(self, view: Node) -> bool:
-        return view.id in self.kept or any(
-            self.roles[user.id] == "view" and self._view_is_kept(user)
-            for user in self.graph.users(view)
-        )
-
-    # ------------------------------------------------------------- joining
-
-    def _between(self, producer: int, consumer: int) -> set[int] | None:
-        """What a group needs that comes after another in the order; None where some of it needs that other one."""
-        low, found = self.order[producer], set[int]()
-        stack = [name for name in self.groups[consumer].needs if name != producer]
-        while stack:
-            name = stack.pop()
-            if name == producer:
-                return None
-            if name not in found and self.order[name] > low:
-                found.add(name)
-                stack += self.groups[name].needs
-        return found
-
-    def _after(self, producer: int, consumer: int) -> set[int]:
-        """What needs a group and comes before another in the order, that other one left out."""
-        high, found = self.order[consumer], set[int]()
-        stack = [producer]
-        while stack:
-            for id in self.groups[stack.pop()].nodes:
-                for reader in self.readers[id]:
-                    name = self.home[reader]
-                    if name not in found and name != producer and self.order[name] < high:
-                        found.add(name)
-                        stack.append(name)
-        return found
-
-    def _may_join(self, producer: int, consumer: int) -> bool:
-        """No third group between them: nothing else the consumer needs comes after the producer."""
-        first, second = self.groups[producer], self.groups[consumer]
-        if len(first.nodes) + len(second.nodes) > LARGEST:
-            return False
-        return self._between(producer, consumer) is not None
-
-    def _reorder(self, producer: int, consumer: int) -> None:
-        """Make room for a group of both: what the consumer needs goes before it, what needs the producer after it.
-
-        Only these move, and among the places that they have: the rest of the order stays good (Pearce and Kelly's way).
-        """
-        before = self._between(producer, consumer)
-        if before is None:
-            raise InternalError("kernels would wait for each other in a circle")
-        after = self._after(producer, consumer)
-        moved = {*before, *after, producer, consumer}
-        places = sorted(self.order[name] for name in moved)
-        first, last = (sorted(names, key=self.order.__getitem__) for names in (before, after))
-        for name, place in zip([*first, producer], places, strict=False):
-            self.order[name] = place
-        for name, place in zip(reversed(last), reversed(places), strict=False):
-            self.order[name] = place
-        del self.order[consumer]
-
-    def _join(self, producer: int, consumer: int, kind: str) -> None:
-        """Make one group of two; it goes by the producer's name."""
-        if self.order[producer] < self.order[consumer]:
-            self._reorder(producer, consumer)
-        else:
-            self._reorder(consumer, producer)
-            self.order[producer] = self.order.pop(consumer)
-        first, second = self.groups[producer], self.groups.pop(consumer)
-        first.kind = kind
-        first.nodes = sorted([*first.nodes, *second.nodes])
-        first.needs = (first.needs | second.needs) - {producer, consumer}
-        first.axes = first.axes if first.axes is not None else second.axes
-        for id in second.nodes:
-            self.home[id] = producer
-        for id in second.nodes:
-            for reader in self.readers[id]:
-                group = self.groups[self.home[reader]]
-                group.needs.discard(consumer)
-                if group is not first:
-                    group.needs.add(producer)
+class _Fusion(ProductEnds, Beside):
+    """Which groups are joined, and what they become."""
 
     # ------------------------------------------------------------- epilogues
 
     def epilogues(self) -> None:
-        """Element-wise nodes that read the result of a contraction or an attention, and those that read them."""
+        """Element-wise nodes that read the result of a contraction or an attention, and those that read them; after products what else a target's kernels end with."""
         for node in self.nodes:
             if self.roles[node.id] not in ("contract", "attention"):
                 continue
             if not isinstance(node.type, TupleType):
                 self._take_readers(node)
+                if node.op.name == "dot_general":
+                    self._take_joins(node)
+                    self._take_gates(node)
                 self._trim(node.id)
+
+    def narrow(self) -> None:
+        """Let kernels of rows compute what they read of an epilogue where fewer values, made on the way to it, are written instead.
+
+        So the gradient of a norm is written once, and not once for what it reduces and once for its weight.
+        """
+        for node in self.nodes:
+            if self.roles[node.id] == "contract" and not isinstance(node.type, TupleType):
+                self._narrow(node)
 
     def ends(self, ended: Collection[str]) -> None:
         """Element-wise nodes that read sums by index, where nothing else does: those sums are never in memory.
@@ -262,30 +129,74 @@ class _Fusion:
                 self._give_back(name, id)
                 changed = True
 
+    def _narrow(self, root: Node) -> None:
+        name = self.home[root.id]
+        group = self.groups[name]
+        # A group goes by the name of one of its nodes, which stays.
+        later = self._for_rows(group) - {name}
+        if len(later) < 2:
+            return
+        ends = [id for id in later if any(self.home[i] != name for i in self.readers[id])]
+        price = {id: float(self._bytes(id)) for id in group.nodes}
+        for id in group.nodes:
+            if id not in later and self._is_stored(id, name, id):
+                price[id] = 0.0
+        ways = {
+            id: [i for i in self.readers[id] if self.home[i] == name and i in later]
+            for id in group.nodes
+        }
+        sources = [id for id in group.nodes if id not in later]
+        least, cut = least_cut(price, ways, sources, ends)
+        if least >= sum(price[id] for id in ends):
+            return
+        found, stack = set[int](), [id for id in ends if id not in cut]
+        while stack:
+            id = stack.pop()
+            if id not in cut and id in later and id not in found:
+                found.add(id)
+                stack += [i for i in self.sources[id] if i in later]
+        # What is written in their place may be made of some of them.
+        others = {i for id in found for i in self.readers[id] if self.home[i] == name}
+        if found.issuperset(others):
+            for id in sorted(found, reverse=True):
+                self._give_back(name, id)
+
+    def _for_rows(self, group: Group) -> set[int]:
+        """The nodes of an epilogue that only kernels of rows and what these sum are for: they can compute them too."""
+        later: set[int] = set()
+        for id in reversed(group.nodes):
+            node, readers = self.nodes[id], self.readers[id]
+            if self.roles[id] != "point":
+                continue
+            inside = [i for i in readers if i in group.nodes]
+            others = [i for i in readers if i not in group.nodes]
+            plain = not self._is_kept(id) and later.issuperset(inside)
+            if plain and all(self._is_of_rows(node, self.nodes[i]) for i in others):
+                later.add(id)
+        return later
+
+    def _is_of_rows(self, node: Node, reader: Node) -> bool:
+        """Whether a node is read element by element by a reduction, or by what is beside one of the same rows."""
+        if node.id not in reader.inputs or self._is_seen_by(reader, node):
+            return False
+        if self.roles[reader.id] == "reduce":
+            return not reader.op.facts.finds
+        alone = self.home[reader.id] == reader.id and self.roles[reader.id] == "point"
+        if not alone or reader.shape != node.shape or len(self.groups[reader.id].nodes) > 1:
+            return False
+        # What needs a sum of the product's elements comes after that sum.
+        summed = any(self.roles[i] == "reduce" for i in self.readers[reader.id])
+        return summed or self._between(self.home[node.id], reader.id) is None
+
+    def _is_seen_by(self, reader: Node, node: Node) -> bool:
+        """Whether a reader reads a node through a view."""
+        views = (x for x in reader.operands if x.id != node.id)
+        return any(self._is_seen(x, {node.id}) for x in views)
+
     def _is_stored(self, id: int, name: int, but: int) -> bool:
         """Whether a value of a group is written in any case, whatever becomes of one reader."""
         others = (reader for reader in self.readers[id] if reader != but)
         return self._is_kept(id) or any(self.home[reader] != name for reader in others)
-
-    def _give_back(self, name: int, id: int) -> None:
-        """Make a node of a group a group of its own again."""
-        group, node = self.groups[name], self.nodes[id]
-        group.nodes.remove(id)
-        self.home[id] = id
-        alone = Group(KINDS[self.roles[id]], [id], self._space(node), self._axes(node))
-        alone.needs = {self.home[i] for i in self.sources[id] if i in self.home}
-        self.groups[id] = alone
-        others = [self.order[self.home[i]] for i in self.readers[id] if self.home[i] != name]
-        start, end = self.order[name], min(others, default=self.order[name] + 1.0)
-        self.order[id] = number_between(start, end, set(self.order.values()))
-        group.needs = {
-            self.home[i] for own in group.nodes for i in self.sources[own] if i in self.home
-        } - {name}
-        for reader in self.readers[id]:
-            needing = self.groups[self.home[reader]]
-            needing.needs = {
-                self.home[i] for own in needing.nodes for i in self.sources[own] if i in self.home
-            } - {self.home[reader]}
 
     def _is_epilogue(self, reader: int, product: Node) -> bool:
         """Whether a node can be computed where a product is written: for each element, from that element."""
@@ -302,11 +213,6 @@ class _Fusion:
     def _looks_through(self, node: Node, inside: set[int]) -> bool:
         """Whether a node reads one of these values through a view, be it beside the value itself."""
         return any(self._is_seen(x, inside) for x in node.operands)
-
-    def _is_seen(self, x: Node, inside: set[int]) -> bool:
-        """Whether a node is a view of one of these values."""
-        is_view = self.roles[x.id] in ("view", "part")
-        return is_view and not inside.isdisjoint(self.sources[x.id])
 
     def sides(self) -> None:
         """Element-wise nodes that only an epilogue reads, such as the moments that an optimizer scales: it computes them."""
@@ -349,31 +255,27 @@ class _Fusion:
             if source in self.home and self.groups[self.home[source]].kind in ("map", "rows")
         ]
         pairs.sort(key=lambda pair: -self._bytes(pair[0]))
+        self._join_pairs([pair for pair in pairs if not any(map(self._is_column, pair))])
+        self._columns()
         # What is made of elements first goes to who reads its elements: who makes a value of each row would only write them.
-        handed = [pair for pair in pairs if self._hands_elements(*pair)]
-        for some, with_columns in ((pairs, False), (handed, True), (pairs, True)):
-            changed = True
-            while changed:
-                changed = False
-                for source, reader in some:
-                    first, second = self.home[source], self.home[reader]
-                    if not with_columns and (self._sums_rows(first) or self._sums_rows(second)):
-                        continue
-                    if self._join_rows(first, second):
-                        changed = True
+        self._join_pairs([pair for pair in pairs if self._hands_elements(*pair)])
+        self._join_pairs(pairs)
 
-    def _sums_rows(self, name: int) -> bool:
-        """Whether a group reduces all axes but the last."""
-        group = self.groups[name]
-        return group.axes is not None and group.axes == tuple(range(len(group.space or ()) - 1))
+    def _join_pairs(self, pairs: Sequence[tuple[int, int]]) -> None:
+        changed = True
+        while changed:
+            changed = False
+            for source, reader in pairs:
+                if self._join_rows(self.home[source], self.home[reader]):
+                    changed = True
+
+    def _is_column(self, id: int) -> bool:
+        axes, node = self._axes(self.nodes[id]), self.nodes[id]
+        return axes is not None and axes == tuple(range(node.operands[0].rank - 1))
 
     def _hands_elements(self, source: int, reader: int) -> bool:
         """Whether a node reads all elements of its rows from another, not one value of each row."""
         return self.nodes[source].shape == self._space(self.nodes[reader])
-
-    def _bytes(self, id: int) -> int:
-        node = self.nodes[id]
-        return 0 if isinstance(node.type, TupleType) else int(node.size) * node.dtype.itemsize
 
     def _join_rows(self, producer: int, consumer: int) -> bool:
         if producer == consumer:
@@ -382,6 +284,8 @@ class _Fusion:
         if {first.kind, second.kind} - {"map", "rows"} or "rows" not in (first.kind, second.kind):
             return False
         if first.axes is not None and second.axes is not None and self._finds(first, second):
+            return False
+        if self._has_columns_of(first, second):
             return False
         space, axes = self._common_rows(first, second)
         if space is None or not self._all_fit([*first.nodes, *second.nodes], space, axes):
@@ -394,6 +298,16 @@ class _Fusion:
         self.groups[producer].space = space
         self.groups[producer].axes = axes
         return True
+
+    def _has_columns_of(self, first: Group, second: Group) -> bool:
+        """Whether one group reads sums over all rows that another makes on its way: they are whole only after its last row."""
+        columns = {
+            id for id in first.nodes if self.roles[id] == "reduce" and self._is_beside(id, first)
+        }
+        return any(not columns.isdisjoint(self.sources[id]) for id in second.nodes)
+
+    def _is_beside(self, id: int, group: Group) -> bool:
+        return self._axes(self.nodes[id]) != group.axes
 
     @staticmethod
     def _is_long(space: Shape, axes: tuple[int, ...]) -> bool:
@@ -452,7 +366,10 @@ class _Fusion:
             # Of as many axes, each lies above its own.
             if not seen and (operand.id not in inside or operand.rank == len(shape)):
                 continue
-            if seen and not is_of_rows(operand.shape, space, axes):
+            # What has fewer axes has those of size 1 before them.
+            spread = (*[1] * (len(space) - operand.rank), *operand.shape)
+            known = is_of_rows(operand.shape, space, axes) or is_of_rows(spread, space, axes)
+            if seen and not known:
                 return False
             found = self._runs(operand, inside, space, axes)
             if found is None or not is_aligned(found, runs_along(shape, space, axes)):
@@ -470,8 +387,8 @@ class _Fusion:
         found = self._runs(x.operands[0], inside, space, axes)
         return None if found is None else seen_through(x, found)
 
-    def columns(self) -> None:
-        """Sums over the rows of what a kernel of rows computes or reads: the gradients of a norm's weights."""
+    def _columns(self) -> None:
+        """Sums over the rows of what a kernel of rows computes or reads, or of what is made of that: the gradients of a norm's weights."""
         for node in self.nodes:
             own = self.home.get(node.id)
             if own is None or self.roles[node.id] != "reduce" or len(self.groups[own].nodes) > 1:
@@ -479,27 +396,49 @@ class _Fusion:
             (x,) = node.operands
             if self.roles[x.id] == "view" or node.op.name != "sum" or x.rank < 2:
                 continue
-            homes = [self.home.get(x.id), *(self.home[i] for i in self.readers[x.id])]
+            made = self._only_for(x.id, node.id)
+            beside = [x.id] if made is None else self._read_by(made)
+            homes = [self.home.get(i) for id in beside for i in (id, *self.readers[id])]
             for home in dict.fromkeys(homes):
-                if home is not None and self._sums_rows_of(own, home):
+                if home not in (None, made, own) and self._sums_rows_of(own, home, made):
                     space, axes = self.groups[home].space, self.groups[home].axes
-                    self._join(home, own, "rows")
+                    for part in (own,) if made is None else (made, own):
+                        self._join(home, part, "rows")
                     self.groups[home].space, self.groups[home].axes = space, axes
                     break
 
-    def _sums_rows_of(self, own: int, home: int) -> bool:
-        """Whether a group that is one sum can be made by a group of rows on its way."""
+    def _only_for(self, id: int, reader: int) -> int | None:
+        """The map that makes a value, if a reader of that is all that it is for."""
+        home = self.home.get(id)
+        if home is None or self.groups[home].kind != "map":
+            return None
+        own = self.groups[home].nodes
+        inside = {*own, reader}
+        alone = all(inside.issuperset(self.readers[i]) and not self._is_kept(i) for i in own)
+        return home if alone else None
+
+    def _read_by(self, name: int) -> list[int]:
+        own = self.groups[name].nodes
+        return list(dict.fromkeys(i for id in own for i in self.sources[id] if i not in own))
+
+    def _sums_rows_of(self, own: int, home: int, made: int | None) -> bool:
+        """Whether a group that is one sum can be made by a group of rows on its way, with the map that makes what is summed."""
         rows, column = self.groups[home], self.groups[own]
-        if own == home or rows.kind != "rows" or rows.space != column.space or not rows.space:
+        if rows.kind != "rows" or rows.space != column.space or not rows.space:
             return False
         last = len(rows.space) - 1
         count = math.prod(int(size) for size in rows.space[:-1])
         if rows.axes != (last,) or column.axes != tuple(range(last)) or count < LEAST_ROWS:
             return False
-        if self._finds(rows) or own in rows.needs:
+        if self._finds(rows) or own in rows.needs or made in rows.needs:
             return False
+        if made is not None:
+            nodes = [*rows.nodes, *self.groups[made].nodes]
+            if len(nodes) >= LARGEST or not self._all_fit(nodes, rows.space, rows.axes):
+                return False
         # Neither need come after the other: both may read the same.
-        return self._may_join(*sorted((home, own), key=self.order.__getitem__))
+        other = own if made is None else made
+        return self._may_join(*sorted((home, other), key=self.order.__getitem__))
 
     # ------------------------------------------------------------- maps
 
@@ -534,7 +473,7 @@ class _Fusion:
                     continue
                 first, second = self.groups[producer], self.groups[consumer]
                 alike = first.space == second.space or (
-                    self.places_parts and make_parts(self.nodes, first, second)
+                    self.fusing.places_parts and make_parts(self.nodes, first, second)
                 )
                 if first.kind != "map" or second.kind != "map" or not alike:
                     continue
@@ -547,32 +486,3 @@ class _Fusion:
         # A part of a concat is computed where it is a part, and nowhere else.
         apart = [i for i in readers if self.nodes[i].op.name != "concat"]
         return any(self.nodes[i].size != node.size for i in apart)
-
-    def _last_space(self, group: int) -> Shape | None:
-        return self._space(self.nodes[self.groups[group].nodes[-1]])
-
-    # ------------------------------------------------------------- the order
-
-    def ordered(self) -> list[Group]:
-        """Groups so that each comes after those it needs; otherwise as the graph has them."""
-        result: list[Group] = []
-        done: set[int] = set()
-        names = sorted(self.groups, key=lambda name: self.groups[name].nodes[-1])
-        most = 2 * sum(len(group.needs) + 1 for group in self.groups.values())
-        for start in names:
-            stack = [start]
-            while stack:
-                name = stack[-1]
-                if name in done:
-                    stack.pop()
-                    continue
-                waiting = sorted(need for need in self.groups[name].needs if need not in done)
-                if len(stack) > most:
-                    raise InternalError("kernels wait for each other in a circle")
-                if waiting:
-                    stack += reversed(waiting)
-                    continue
-                done.add(name)
-                result.append(self.groups[name])
-                stack.pop()
-        return result

@@ -22,6 +22,29 @@ KINDS: dict[Role, str] = {
     "host": "host",
 }
 
+LARGEST = 96
+"""Nodes in one kernel: beyond that, registers run out and compiling takes longer than it saves."""
+
+
+@dataclass(frozen=True)
+class Fusing:
+    """What kernels of a target can do besides what all can; as it stands, nothing.
+
+    Attributes:
+        places_parts: a map that makes the parts of a concatenation writes each where it belongs, and takes in what is element-wise beside them.
+        joins: a product whose epilogue makes all parts of a concatenation writes that.
+        halves: a product's epilogue may read both halves of its columns in pairs, as a gate does.
+        beside: small maps that have nothing to do with each other are one kernel.
+    """
+
+    places_parts: bool = False
+    joins: bool = False
+    halves: bool = False
+    beside: bool = False
+
+
+PLAIN = Fusing()
+
 EPILOGUES = ("contract", "attention", "index")
 """Kinds of kernels that may end with what is element-wise after them."""
 

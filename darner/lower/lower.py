@@ -27,7 +27,9 @@ from ..graph.node import Node
 from ..graph.parts import Parts
 from ..graph.types import TensorType
 from ..transforms.channels_last import Wanted
+from .again import Price
 from .commit import committed, index_bounds
+from .groups import PLAIN, Fusing
 from .loops import STACKED, body_graph, without_lines
 from .memory import Request, plan_arena
 from .plan import ALIGNMENT, Buffer, Kernel, Plan, Spec, copy_spec, may_share
@@ -42,21 +44,22 @@ def lower(  # many parameters: all but the graph are what a backend asks for, by
     target: str = "reference",
     whole: Collection[str] | None = None,
     ended: Collection[str] | None = None,
-    places_parts: bool = False,
+    fusing: Fusing = PLAIN,
     options: Mapping[str, Any] | None = None,
     alignment: int = ALIGNMENT,
     segment: int | None = None,
     stored: Mapping[str, Parts] | None = None,
     multipliers: Multipliers | None = None,
     channels_last: Wanted | None = None,
+    again: Price | None = None,
 ) -> Plan:
     """The plan of a graph whose sizes are all known.
 
     ``whole`` names the composites for which the target has kernels of their own, ``ended`` the ops by index whose kernels may end with what is
-    element-wise after them; ``places_parts`` says that maps write each part of a concatenation where it belongs. Every value of the arena begins at a
+    element-wise after them; ``fusing`` says what else its kernels can do. Every value of the arena begins at a
     multiple of ``alignment`` bytes, and with ``segment`` none lies across a multiple of that many. ``stored`` says of which parameters or states a leaf
-    is made that holds several side by side, for a target that keeps them so, ``multipliers`` which contractions read operands of fewer bits than f32 where they lie, and
-    ``channels_last`` which convolutions are better computed so.
+    is made that holds several side by side, for a target that keeps them so, ``multipliers`` which contractions read operands of fewer bits than f32 where they lie,
+    ``channels_last`` which convolutions are better computed so, and ``again`` what it costs to compute values again where they are read (``lower.again``): without it all are stored.
 
     States and parameters are updated in place where the kernel that computes the new value is the last to read the old one, and none that can fail comes
     after it.
@@ -71,12 +74,13 @@ def lower(  # many parameters: all but the graph are what a backend asks for, by
         target,
         whole,
         ended,
-        places_parts,
+        fusing,
         alignment,
         segment,
         stored or {},
         multipliers,
         channels_last,
+        again,
     )
     return rules.plan(graph, dict(options or {})).verify()
 
@@ -88,12 +92,13 @@ class _Rules:
     target: str
     whole: Collection[str] | None
     ended: Collection[str] | None
-    places_parts: bool
+    fusing: Fusing
     alignment: int
     segment: int | None
     stored: Mapping[str, Parts]
     multipliers: Multipliers | None
     channels_last: Wanted | None
+    again: Price | None
 
     def plan(self, graph: Graph, options: dict[str, Any]) -> Plan:
         """The plan of a graph."""
@@ -117,7 +122,7 @@ class _Rules:
         return made.plan(graph, {}, all_in_place=True)
 
     def _kernels(self, prepared: Graph) -> list[Work]:
-        return kernels(prepared, self.ended, self.multipliers, self.places_parts)
+        return kernels(prepared, self.ended, self.multipliers, self.fusing, self.again)
 
 
 def _only_stacks_leaves(graph: Graph, work: Work) -> bool:

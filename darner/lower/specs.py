@@ -16,8 +16,9 @@ from ..graph.node import Node
 from ..graph.text.attributes import attribute_text
 from ..graph.types import TupleType
 from ..ops.faults import can_fail
+from .again import Price, computed_again, values_read
 from .fuse import fuse
-from .groups import Group
+from .groups import PLAIN, Fusing, Group
 from .roles import roles
 from .strided import Multipliers
 
@@ -54,12 +55,13 @@ def kernels(
     graph: Graph,
     ended: Collection[str] | None = None,
     multipliers: Multipliers | None = None,
-    places_parts: bool = False,
+    fusing: Fusing = PLAIN,
+    again: Price | None = None,
 ) -> list[Work]:
     """The kernels of a prepared graph, in an order in which they can run.
 
     A view that is an output is copied by a kernel of its own. ``ended`` are the ops by index whose kernels may have epilogues,
-    ``multipliers`` those of the target; for ``places_parts`` see ``fuse``.
+    ``multipliers`` those of the target; for ``fusing`` see ``fuse``, and for ``again`` ``computed_again``.
 
     >>> import darner
     >>> g = darner.Graph()
@@ -69,11 +71,13 @@ def kernels(
     >>> [(work.kind, len(work.nodes)) for work in kernels(prepare(g))]
     [('contract', 2)]
     """
-    groups = fuse(graph, ended, multipliers, places_parts)
+    groups = fuse(graph, ended, multipliers, fusing)
     found = roles(graph, multipliers)
-    outside = _read_outside(graph, groups, found)
+    repeated = computed_again(graph, groups, found, again)
+    needed, outside = _needed(graph, groups, repeated, found)
     bodies = _Bodies(graph, outside, found)
-    made = [bodies.work(group.kind, group.nodes) for group in groups]
+    every = zip(groups, needed, repeated, strict=True)
+    made = [bodies.work(group.kind, ids, others) for group, ids, others in every if ids]
     return made + [bodies.work("map", [id]) for id in _kept_views(graph, found)]
 
 
@@ -82,30 +86,28 @@ def _kept_views(graph: Graph, found: Sequence[Role]) -> list[int]:
     return [id for id in ends if found[id] == "view"]
 
 
-def _read_outside(graph: Graph, groups: Sequence[Group], found: Sequence[Role]) -> set[int]:
-    """The nodes whose values are read by another kernel, or are outputs."""
+def _needed(
+    graph: Graph, groups: Sequence[Group], repeated: Sequence[set[int]], found: Sequence[Role]
+) -> tuple[list[list[int]], set[int]]:
+    """The nodes of each group, but for those that only kernels needed which compute them again; and the nodes whose values other kernels read, or are outputs."""
     home = {id: number for number, group in enumerate(groups) for id in group.nodes}
-    read = {node.id for node in (*graph.outputs, *graph.updates.values())}
-    for node in graph.nodes:
-        own = home.get(node.id)
-        if own is not None:
-            read.update(i for i in _values_read(node, found) if home.get(i) != own)
-    for id in _kept_views(graph, found):
-        read.update(_values_read(graph.nodes[id], found))
-    return read
-
-
-def _values_read(node: Node, found: Sequence[Role]) -> list[int]:
-    """The values a node reads, views seen through."""
-    values: dict[int, None] = {}
-    stack = list(reversed(node.operands))
+    outside = {node.id for node in (*graph.outputs, *graph.updates.values())}
+    for id in [id for id in outside if found[id] in ("view", "part")]:
+        outside.update(value for value, _ in values_read(graph.nodes[id], found))
+    stack = [(home[id], id) for id in outside if id in home]
+    seen = set(stack)
     while stack:
-        operand = stack.pop()
-        if found[operand.id] == "view":
-            stack += reversed(operand.operands)
-        else:
-            values[operand.id] = None
-    return list(values)
+        number, id = stack.pop()
+        for value, _ in values_read(graph.nodes[id], found):
+            inside = home.get(value) == number or value in repeated[number]
+            if not inside:
+                outside.add(value)
+            one = (number if inside else home.get(value, -1), value)
+            if one[0] >= 0 and one not in seen:
+                seen.add(one)
+                stack.append(one)
+    own = [[id for id in group.nodes if (k, id) in seen] for k, group in enumerate(groups)]
+    return own, outside
 
 
 class _Bodies:
@@ -117,9 +119,9 @@ class _Bodies:
         self.roles = found
         self._known: dict[tuple[Any, ...], Graph] = {}
 
-    def work(self, kind: str, ids: Sequence[int]) -> Work:
-        """A kernel's body: its nodes, and the views and counters between them and what it reads."""
-        own = set(ids)
+    def work(self, kind: str, ids: Sequence[int], repeated: Collection[int] = ()) -> Work:
+        """A kernel's body: its nodes, those of others that it computes again, and the views and counters between them and what it reads."""
+        own = {*ids, *repeated}
         numbers: dict[int, int] = {}
         """The places of nodes in the body."""
         operands: list[int] = []

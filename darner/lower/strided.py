@@ -19,10 +19,12 @@ class Multipliers:
     Attributes:
         halves: those that read 16-bit floats, both operands of one type. What others multiply is f32 in memory, rounded where it is computed.
         tf32: those that round what they read to tf32. For others it is rounded where it is computed.
+        tf32_along_sums: whether these read operands that are contiguous along what is summed, and turn others first.
     """
 
     halves: frozenset[str]
     tf32: frozenset[str] = frozenset()
+    tf32_along_sums: bool = False
 
 
 def contractions() -> frozenset[str]:

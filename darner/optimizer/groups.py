@@ -32,6 +32,15 @@ GRADIENTS = 2.0
 GATE = 1.5
 """How many times the results are gone over by a gate that is no more the end of a product."""
 
+KERNELS = 3
+"""Kernels of a product in training: its own, and those of both gradients."""
+
+PASSES = 5
+"""How many times a wide machine goes over the shared operand less for each product that is joined to another: each reads it twice, and its gradient is read and written."""
+
+MOVED = 2
+"""How many times it goes over the gradients of results that it puts side by side; those of a gate are written so."""
+
 
 @dataclass(frozen=True)
 class Wish:
@@ -71,6 +80,10 @@ class Wish:
             return COPIES * self.copied / target.bandwidth
         operand = self.rows * self.depth * self.itemsize
         results = self.rows * self.columns * self.itemsize
+        if target.wide:
+            less = KERNELS * target.launch + PASSES * operand / target.bandwidth
+            moved = 0.0 if self.gated else MOVED * results / target.bandwidth
+            return (self.parts - 1) * less - moved
         passes = GATE if self.gated else GRADIENTS * self.parts
         worth = CACHED if operand < NEAR else 1.0
         gained = worth * SHARED[self.learned] * (self.parts - 1) * operand / target.bandwidth

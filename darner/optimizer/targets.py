@@ -36,6 +36,7 @@ class Target:
         vector: the share of ``flops`` that element-wise work reaches.
         half: how many times faster contractions of 16-bit floats are.
         slow: ops for which it has no kernel of their own, and how many times longer what they consist of takes.
+        wide: whether each kernel has the whole machine: what two of them read comes from memory twice, and each ends with processors that wait for the last.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Target:
     vector: float = 0.25
     half: float = 1.0
     slow: Mapping[str, float] = field(default_factory=dict, hash=False)
+    wide: bool = False
 
     def seconds(self, flops: float, bytes: float, launches: float = 1.0) -> float:
         """The least time that the work takes."""
@@ -69,13 +71,14 @@ def target(  # many parameters: a target's record, field by field
     vector: float = 0.25,
     half: float = 1.0,
     slow: Mapping[str, float] | None = None,
+    wide: bool = False,
 ) -> Target:
     """Declare a target, which ``optimize(graph, target=name)`` then knows."""
     if name in TARGETS:
         raise NameTakenError(f"there is a target '{name}' already")
     if min(flops, bandwidth, vector, half) <= 0 or launch < 0:
         raise ArgumentError(f"target '{name}' needs positive rates and a launch time of at least 0")
-    made = Target(name, flops, bandwidth, launch, vector, half, dict(slow or {}))
+    made = Target(name, flops, bandwidth, launch, vector, half, dict(slow or {}), wide)
     TARGETS[name] = made
     return made
 
@@ -165,5 +168,6 @@ target(
     bandwidth=4e12,
     launch=1.2e-6,
     half=14.0,
+    wide=True,
     slow={"winograd_conv": 6.0},
 )

@@ -4,7 +4,7 @@ Modules, in the order data passes through them:
 
     config      what a session is asked to be
     builders    ``build`` and its kin
-    pipeline    from the user's graph to plans; ``setup`` cuts off what is computed once, ``planfile`` keeps plans
+    pipeline    from the user's graph to plans; ``setup`` cuts off what is computed once, ``copies`` what training rounds of parameters, ``planfile`` keeps plans
     groups      which weights training stores side by side, and why not others; ``side_by_side`` makes the graph in which they stand so
     stages      a graph with its plan, ``LirModule``, to be looked at, saved and built
     buildcache  plans and code of earlier builds; ``buildkey`` says what a build depends on

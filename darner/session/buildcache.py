@@ -40,6 +40,7 @@ def load_build(cache: ObjectCache, key: BuildKey, optimizer: Optimizer | None) -
             step=plans[0],
             setup=plans[1] if len(plans) > 1 else None,
             setup_names=tuple(about["setup_names"]),
+            copies=tuple(about["copies"]),
             outputs=about["outputs"],
             gradients=tuple(about["gradients"]),
             saved=tuple(saved),
@@ -72,6 +73,7 @@ def keep_build(
     about = {
         "plans": [_rows(plan, key) for plan in both],
         "setup_names": plans.setup_names,
+        "copies": plans.copies,
         "outputs": plans.outputs,
         "gradients": plans.gradients,
     }

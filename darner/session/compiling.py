@@ -18,6 +18,7 @@ from ..lower.plan import Plan
 from ..optim.base import Optimizer
 from .buildkey import build_key
 from .config import SessionConfig
+from .copies import Copies
 from .pipeline import Pipeline, Plans
 from .planfile import load_plans, save_plans
 from .programs import Loaded, Sizes, Specialised
@@ -123,8 +124,9 @@ class Compiler:
         other = None if special.partner is None else special.partner.program
         fixed: tuple[list[int], list[int]] = (self._fixed(special), [])
         arenas = (None if other is None else other.arena, None)
+        copies = self._values.copies(special.plans.step, special.plans.copies)
         made = [
-            self.program(plan, fixed[number], objects, next(saved, None), arenas[number])
+            self.program(plan, fixed[number], objects, next(saved, None), arenas[number], copies)
             for number, plan in enumerate(plans)
             if plan is not None
         ]
@@ -140,8 +142,10 @@ class Compiler:
 
             keep_build(cache, key, special.plans, special.saved)
             special.key = None
-        self.keep_what_is_read(made[0])
-        return Loaded(made[0], made[1] if len(made) > 1 else None)
+        # What a step has copies of may be read by nothing else in it.
+        for program in made if copies is not None else made[:1]:
+            self.keep_what_is_read(program)
+        return Loaded(made[0], made[1] if len(made) > 1 else None, copies)
 
     def _fixed(self, special: Specialised) -> list[int]:
         """The buffers of a step that change only with the parameters: at inference these, and what is made of them alone."""
@@ -159,14 +163,17 @@ class Compiler:
         cache: ObjectCache | None = None,
         saved: bytes | None = None,
         arena: Bytes | None = None,
+        copies: Copies | None = None,
     ) -> Program:
-        """A plan, compiled, on the memory of the session's parameters and states."""
-        config = self._config
+        """A plan, compiled, on the memory of the session's parameters and states, and of copies of parameters."""
+        config, storage = self._config, self._values.arrays
+        if copies is not None:
+            storage = {**storage, **copies.arrays}
         return compile_for(
             config.device,
             plan,
             threads=config.threads,
-            storage=self._values.arrays,
+            storage=storage,
             cache=cache,
             fixed=fixed,
             saved=saved,

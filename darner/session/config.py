@@ -76,7 +76,7 @@ class SessionConfig:
     tune: bool = False
 
     def __post_init__(self) -> None:
-        device = self.device if self.tune else meant(self.device)
+        device = meant(self.device)
         object.__setattr__(self, "device", device)
         backend = backend_of(device)
         if not isinstance(self.mode, str) or self.mode not in _MODES:

@@ -25,6 +25,7 @@ Groups = tuple[tuple[str, ...], ...]
 """Parameters that stand side by side, each group by name and in order."""
 
 NAMED = "gradients that are read have names of their own"
+LARGE = "a block of them would be larger than a piece of the device's memory"
 SLOWER = "it is not predicted to be faster"
 DECLINED = "its products were found to be cheaper apart"
 
@@ -58,7 +59,7 @@ class Wishes:
         return [_line(fault, found) for fault, found in kinds.items()]
 
 
-# many parameters: the last two are options, by name.
+# many parameters: the last three are options, by name.
 def wishes_of(
     graph: Graph,
     target: Target,
@@ -67,6 +68,7 @@ def wishes_of(
     *,
     keep: bool,
     everywhere: bool,
+    largest: int,
 ) -> Wishes:
     """What may be stored side by side in a session, and what may not and why.
 
@@ -77,6 +79,7 @@ def wishes_of(
         trained: the parameters that have gradients.
         keep: whether gradients are among a step's outputs.
         everywhere: whether what is not predicted to pay is stored so too.
+        largest: bytes of a block at most.
     """
     from ..optimizer.groups import shared_operands
 
@@ -88,7 +91,9 @@ def wishes_of(
         for some, reason in alike:
             saving = wish.of(some).saving(target)
             slower = None if saving > 0 or everywhere else SLOWER
-            fates.append(Fate(tuple(str(x.name) for x in some), reason or slower, saving))
+            large = LARGE if sum(int(leaf.type.nbytes) for leaf in some) > largest else None
+            fault = reason or large or slower
+            fates.append(Fate(tuple(str(x.name) for x in some), fault, saving))
     return Wishes(tuple(fates))
 
 

@@ -41,7 +41,7 @@ class Inspector:
     def memory_summary(self) -> MemorySummary:
         """How much memory the session takes."""
         arrays, added = self._values.arrays, self._values.added
-        sizes = [array.nbytes for array in arrays.values()]
+        sizes = [array.nbytes for array in arrays.values()] + self._values.copied_bytes
         for special in self._runner.kept.values():
             plans = (special.plans.step, special.plans.setup)
             for plan in [plan for plan in plans if plan is not None]:

@@ -19,6 +19,7 @@ from ..graph.node import Node
 from ..graph.parts import Parts
 from ..graph.precision import Precision
 from ..lower.plan import Plan
+from ..lower.strided import Multipliers, contractions
 from ..ops.random.bits import STEP
 from ..optim.base import Optimizer
 from ..optim.loss_scale import (
@@ -30,9 +31,11 @@ from ..optim.loss_scale import (
     with_loss_scale,
 )
 from ..optim.step import add_updates, trained_parameters
+from ..transforms.expand import expand
 from ..transforms.gradients import select, value_and_grad
 from ..transforms.precision import Rounded, rounded_products
 from .config import SessionConfig
+from .copies import with_copies
 from .groups import Wishes, wishes_of
 from .setup import split
 from .side_by_side import stored
@@ -63,6 +66,7 @@ class Plans:
         step: what each step runs.
         setup: what runs when parameters have changed, where there is such a thing.
         setup_names: the inputs of ``step`` that the outputs of ``setup`` are, in order.
+        copies: the states of ``step`` that are rounded copies of parameters, which ``setup`` updates too.
         outputs: how many of the step's outputs are the user's.
         gradients: the parameters whose gradients are the outputs that follow.
         told: says what the optimizer did.
@@ -72,6 +76,7 @@ class Plans:
     step: Plan
     setup: Plan | None = None
     setup_names: tuple[str, ...] = ()
+    copies: tuple[str, ...] = ()
     outputs: int = 0
     gradients: tuple[str, ...] = ()
     told: Callable[[], OptimizeReport] = lambda: _nothing()
@@ -166,17 +171,18 @@ class Pipeline:
     ) -> Plans:
         from ..optimizer import optimize_training
 
+        config = self.config
         names = trained_names(self.graph, optimizer)
-        keep = keeps_gradients(self.config, optimizer)
+        keep = keeps_gradients(config, optimizer)
         with timed("optimize"):
             wishes = self._wishes(optimizer, names, keep)
             groups = wishes.granted
             if (names, groups) not in self._optimized:
-                gradient = _Gradient(self.config.precision, list(names))
+                gradient = _Gradient(config.precision, list(names))
                 found = optimize_training(
                     self.graph,
                     list(names),
-                    level=self.config.level,
+                    level=config.level,
                     target=self.target,
                     side_by_side=groups,
                     differentiate=gradient,
@@ -192,16 +198,27 @@ class Pipeline:
             else:
                 report = plain.with_notes(wishes.notes(()))
                 graph = attach(full, optimizer, names, keep)
-            step = lower_for(self.config.device, _labelled(graph, self.graph), options, parts)
+            copied = with_copies(_labelled(graph, self.graph), self._multipliers.halves)
+            step = lower_for(config.device, copied.step, options, parts)
+            first = copied.setup
+            setup = None if first is None else lower_for(config.device, first, options, parts)
         kept = names if keep else ()
-        return Plans(step, None, (), len(self.graph.outputs), kept, lambda: report)
+        count, told = len(self.graph.outputs), report.with_notes(copied.notes)
+        return Plans(step, setup, (), copied.names, count, kept, lambda: told)
+
+    @property
+    def _multipliers(self) -> Multipliers:
+        """Which contractions of the device read operands of fewer bits where they lie."""
+        backend = backend_of(self.config.device)
+        found = backend.rules(backend.machine(self.config.device)).multipliers
+        return Multipliers(contractions()) if found is None else found
 
     def _wishes(self, optimizer: Optimizer | None, names: Sequence[str], keep: bool) -> Wishes:
         """The parameters that this session may store side by side, and the others that would like it."""
         config = self.config
         backend = backend_of(config.device)
-        offered = backend.rules(backend.machine(config.device)).side_by_side
-        if config.side_by_side is False or config.level < 2 or not offered:
+        rules = backend.rules(backend.machine(config.device))
+        if config.side_by_side is False or config.level < 2 or not rules.side_by_side:
             return Wishes()
         return wishes_of(
             self._unbound,
@@ -210,6 +227,7 @@ class Pipeline:
             names,
             keep=keep,
             everywhere=config.side_by_side is True,
+            largest=rules.largest,
         )
 
     def _inference(self, timed: Timed, options: dict[str, Any]) -> Plans:
@@ -222,10 +240,14 @@ class Pipeline:
             rounded = rounded_products(graph, self.config.precision)
             graph, report = _told(rounded, rounded.graph, report)
         with timed("lower"):
-            first, rest, names = split(_labelled(graph, self.graph))
+            multipliers = self._multipliers
+            if self.config.precision == "tf32" and multipliers.tf32:
+                # What reads a weight, and along which axes, is known of primitives.
+                graph = expand(graph, keep=lambda node: node.op.facts.whole)
+            first, rest, names = split(_labelled(graph, self.graph), multipliers)
             step = lower_for(self.config.device, rest, options)
             setup = None if first is None else lower_for(self.config.device, first, options)
-        return Plans(step, setup, names, len(self.graph.outputs), (), lambda: report)
+        return Plans(step, setup, names, (), len(self.graph.outputs), (), lambda: report)
 
 
 def session_graph(graph: Graph, config: SessionConfig) -> Graph:

@@ -7,6 +7,7 @@ warning; it is never run.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..backends.base.registry import target_of
@@ -18,6 +19,7 @@ from ..lower.plan_json import from_bytes
 from ..optim.base import Optimizer
 from .buildkey import build_key
 from .config import SessionConfig
+from .copies import prefix_of
 from .pipeline import KEY, Plans, Timed, keeps_gradients, trained_names
 
 
@@ -45,14 +47,24 @@ def load_plans(
         step = _load(plan_path(path, optimizer), key, config)
         if step is None:
             return None, key
-        made = [name for name in step.leaves("input") if name not in graph.inputs]
-        names = tuple(sorted(made, key=lambda name: int(name.rpartition("/")[2])))
-        setup = _load(plan_path(path, optimizer, "setup"), key, config) if names else None
-        if names and (setup is None or len(setup.outputs) != len(names)):
+        others = [name for name in step.leaves("input") if name not in graph.inputs]
+        names = tuple(sorted(others, key=lambda name: int(name.rpartition("/")[2])))
+        prefix = prefix_of(graph)
+        copies = tuple(name for name in step.leaves("state") if name.startswith(prefix))
+        made = bool(names or copies)
+        setup = _load(plan_path(path, optimizer, "setup"), key, config) if made else None
+        if made and not _is_setup(setup, names, copies):
             return None, key
         keep = config.trains and keeps_gradients(config, optimizer)
         gradients = trained_names(graph, optimizer) if keep else ()
-    return Plans(step, setup, names, len(graph.outputs), gradients), key
+    return Plans(step, setup, names, copies, len(graph.outputs), gradients), key
+
+
+def _is_setup(setup: Plan | None, names: Sequence[str], copies: Sequence[str]) -> bool:
+    """Whether a plan makes what a step reads: values by their number, and copies of parameters."""
+    if setup is None or len(setup.outputs) != len(names):
+        return False
+    return {str(setup.buffers[old].name) for old, _ in setup.updates} == set(copies)
 
 
 def _load(path: Path, key: str, config: SessionConfig) -> Plan | None:

@@ -17,6 +17,7 @@ from ..graph.errors import InternalError, RunError
 from ..graph.graph import LEAVES, Graph
 from ..graph.types import TensorType
 from .buildkey import BuildKey
+from .copies import Copies
 from .pipeline import Plans
 from .preparing import Prepared, Taken
 
@@ -65,6 +66,7 @@ class Loaded:
     Attributes:
         program: the step.
         setup: what runs before it when parameters have changed.
+        copies: of parameters, which training steps read and keep up to date, and ``setup`` makes.
         prepared: what was made of parameters, at inference.
         version: the parameters' version that it was made of.
         recorder: what times its steps while profiling is on.
@@ -74,6 +76,7 @@ class Loaded:
 
     program: Program
     setup: Program | None = None
+    copies: Copies | None = None
     prepared: Prepared | Taken | None = None
     version: int = -1
     recorder: Recorder | None = None

@@ -155,6 +155,8 @@ class Runner:
         finally:
             if given:
                 self.release(given, special, loaded)
+        if special.changes_parameters and loaded.copies is not None:
+            loaded.copies.version = shared.version
         if added is not None and self.optimizer is not None:
             count = (added.count + 1) % self.optimizer.accumulate
             self._added = _Added(count, added.writes, shared.trainings)
@@ -196,7 +198,11 @@ class Runner:
             return None
         if (loaded.recorder is not None) != self.profiling:
             return None
-        fresh = self._config.trains or loaded.version == self._values.shared.version
+        version = self._values.shared.version
+        if self._config.trains:
+            fresh = loaded.copies is None or loaded.copies.version == version
+        else:
+            fresh = loaded.version == version
         return (special, loaded) if fresh else None
 
     def release(self, given: Mapping[str, Value], special: Specialised, loaded: Loaded) -> None:
@@ -208,7 +214,10 @@ class Runner:
     def _prepare(self, special: Specialised, loaded: Loaded) -> None:
         """Compute again what depends on parameters alone, if they have changed."""
         version = self._values.shared.version
-        if self._config.trains or loaded.version == version:
+        if self._config.trains:
+            self._copy(loaded, version)
+            return
+        if loaded.version == version:
             return
         if loaded.prepared is None:
             loaded.prepared = self._prepared(special, loaded)
@@ -220,6 +229,14 @@ class Runner:
             loaded.prepared.run()
         special.check(special.made_indices(loaded.program))
         loaded.version = version
+
+    @staticmethod
+    def _copy(loaded: Loaded, version: int) -> None:
+        """Make the copies anew that a training step reads, if parameters have changed otherwise than by such a step."""
+        copies, setup = loaded.copies, loaded.setup
+        if copies is not None and setup is not None and copies.version != version:
+            setup.run()
+            copies.version = version
 
     def _prepared(self, special: Specialised, loaded: Loaded) -> Prepared | Taken:
         step, setup, inputs = loaded.program, loaded.setup, special.setup_inputs

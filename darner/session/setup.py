@@ -15,24 +15,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+
 from ..graph.graph import LEAVES, Graph
 from ..graph.node import Node
+from ..graph.precision import TF32
 from ..graph.types import TensorType
-from ..lower.strided import is_view
+from ..lower.strided import Multipliers, contractions, is_tf32, is_view, strided
 
 PREFIX = "setup/"
 
 
-def split(graph: Graph) -> tuple[Graph | None, Graph, tuple[str, ...]]:
+def split(
+    graph: Graph, multipliers: Multipliers | None = None
+) -> tuple[Graph | None, Graph, tuple[str, ...]]:
     """A graph of what depends on parameters alone, the graph of the rest, and the names of its new inputs.
 
     The outputs of the first are the inputs of the second, in the order of the names. Without any such value the first is
     None. A view, and what only makes a parameter wider or decodes it, stays in the step: there it costs nothing, or less than reading
-    its result.
+    its result. So does the word that a weight is rounded to tf32, for products that ``multipliers`` has for such: they would not know it of an input.
     """
     wanted = _border(graph)
     if not wanted:
         return None, graph, ()
+    rounded = _rounded(graph, wanted, multipliers or Multipliers(contractions()))
     taken = {*graph.inputs, *graph.parameters, *graph.states}
     prefix = PREFIX
     while any(name.startswith(prefix) for name in taken):
@@ -40,8 +46,42 @@ def split(graph: Graph) -> tuple[Graph | None, Graph, tuple[str, ...]]:
     names = tuple(f"{prefix}{i}" for i in range(len(wanted)))
     setup = graph.copy()
     setup._updates = {}
-    setup.set_outputs([node.id for node in wanted])
-    return _parameters_only(setup.toposort()), _rest(graph, wanted, names), names
+    ends = [setup.nodes[node.id] for node in wanted]
+    setup.set_outputs(
+        [x.transpose((1, 0)) if rounded.get(x.id, False) else x for x in ends]  # turned
+    )
+    return _parameters_only(setup.toposort()), _rest(graph, wanted, names, rounded), names
+
+
+def _rounded(graph: Graph, wanted: Sequence[Node], multipliers: Multipliers) -> dict[int, bool]:
+    """The values that only products read, which round them to tf32: and whether all of these are to have them transposed."""
+    found: dict[int, bool] = {}
+    for node in wanted:
+        if not is_tf32(node) or graph.is_output(node):
+            continue
+        readers = list(_readers(graph, node))
+        if readers and all(user.op.name in multipliers.tf32 for user, _ in readers):
+            across = node.rank == 2 and all(_is_across(*reader) for reader in readers)
+            found[node.id] = across and multipliers.tf32_along_sums
+    return found
+
+
+def _readers(graph: Graph, node: Node) -> Iterator[tuple[Node, int]]:
+    """Who reads a node, itself or through views, and as which operand."""
+    stack = [node]
+    while stack:
+        value = stack.pop()
+        for user in graph.users(value):
+            if is_view(user):
+                stack.append(user)
+            else:
+                yield from ((user, i) for i, id in enumerate(user.inputs) if id == value.id)
+
+
+def _is_across(product: Node, operand: int) -> bool:
+    """Whether a product of matrices sums along elements of an operand that do not lie side by side."""
+    seen, summed = strided(product.operands[operand]), product.attrs[f"{'ab'[operand]}_contract"]
+    return seen is not None and bool(summed) and seen.strides[summed[-1]] != 1
 
 
 def _parameters_only(graph: Graph) -> Graph:
@@ -55,15 +95,23 @@ def _parameters_only(graph: Graph) -> Graph:
     return result.toposort()
 
 
-def _rest(graph: Graph, wanted: list[Node], names: tuple[str, ...]) -> Graph:
+def _rest(
+    graph: Graph, wanted: list[Node], names: tuple[str, ...], rounded: Mapping[int, bool]
+) -> Graph:
     result = Graph(graph.name)
     made: dict[int, Node] = {}
     for node in graph.nodes:
         if node.op.name in LEAVES:
             made[node.id] = result.insert_like(node, [])
     for node, name in zip(wanted, names, strict=True):
-        attrs = {"name": name, "shape": node.shape, "dtype": node.dtype}
-        made[node.id] = result.insert("input", [], (), attrs, scope=node.scope, source=node.source)
+        turned = rounded.get(node.id, False)
+        shape = node.shape[::-1] if turned else node.shape
+        attrs = {"name": name, "shape": shape, "dtype": node.dtype}
+        leaf = result.insert("input", [], (), attrs, scope=node.scope, source=node.source)
+        with result.derived_from(node):
+            if node.id in rounded:
+                leaf = leaf.reduce_precision(*TF32)
+            made[node.id] = leaf.transpose((1, 0)) if turned else leaf
     for node in _needed(graph, made):
         made[node.id] = result.insert_like(node, [made[i] for i in node.inputs])
     result.set_outputs([made[node.id] for node in graph.outputs])

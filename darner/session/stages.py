@@ -29,6 +29,7 @@ from ..graph.garbage import without_collection
 from ..graph.graph import Graph, check_graph
 from ..graph.node import Node
 from ..graph.stages.module import GraphModule, check_module, graph_of
+from ..graph.types import TensorType
 from ..io.memory import format_size
 from ..lower.plan import Plan
 from ..optim.base import Optimizer, matrices_only
@@ -148,6 +149,7 @@ class LirModule(GraphModule, stage="lir"):
             "step": json.loads(plans.step.to_json()),
             "setup": setup,
             "setup_names": list(plans.setup_names),
+            "copies": list(plans.copies),
             "outputs": plans.outputs,
             "gradients": list(plans.gradients),
             "options": {name: getattr(config, name) for name in PLANNED[:-1]},
@@ -165,6 +167,7 @@ class LirModule(GraphModule, stage="lir"):
                 step=Plan.from_json(json.dumps(document["step"])),
                 setup=None if setup is None else Plan.from_json(json.dumps(setup)),
                 setup_names=_names(document["setup_names"]),
+                copies=_names(document["copies"]),
                 outputs=_count(document["outputs"]),
                 gradients=_names(document["gradients"]),
             )
@@ -292,7 +295,8 @@ def _check_fit(graph: Graph, plans: Plans, config: SessionConfig) -> None:
                 raise FormatError(
                     f"the plan is of another graph: {place} '{name}' is {kept_type(leaf)}, and {shown}"
                 )
-        allowed = set(plans.setup_names) if place == "input" else set()
+        made = {"input": plans.setup_names, "state": plans.copies}
+        allowed = set(made.get(place, ()))
         extra = found.keys() - allowed
         if extra and not (place == "state" and config.optimizer is not None):
             raise FormatError(f"the plan is of another graph: it has the {place} '{min(extra)}'")
@@ -320,9 +324,10 @@ def _check_ends(plan: Plan, types: Sequence[object], count: int, what: str) -> N
 
 def _check_setup(graph: Graph, plans: Plans) -> None:
     """What is computed once must be what the step reads, and read parameters alone."""
-    setup, names = plans.setup, plans.setup_names
-    if (setup is None) == bool(names):
-        raise FormatError(f"the step reads {len(names)} values that nothing computes before it")
+    setup, names, copies = plans.setup, plans.setup_names, plans.copies
+    if (setup is None) == bool(names or copies):
+        count = len(names) + len(copies)
+        raise FormatError(f"the step reads {count} values that nothing computes before it")
     if setup is None:
         return
     if setup.target != plans.step.target:
@@ -332,12 +337,18 @@ def _check_setup(graph: Graph, plans: Plans) -> None:
         raise FormatError(f"the step has no input '{unknown[0]}'")
     types = [plans.step.buffers[inputs[name]].type for name in names]
     _check_ends(setup, types, len(setup.outputs), "value")
-    wanted = {name: kept_type(leaf) for name, leaf in graph.parameters.items()}
-    for buffer in setup.buffers:
-        if buffer.place in ("input", "state"):
-            raise FormatError(f"the setup reads the {buffer.place} '{buffer.name}'")
-        if buffer.place == "parameter" and wanted.get(str(buffer.name)) != buffer.type:
-            raise FormatError(f"the setup is of another graph: it has '{buffer.name}'")
+    updated = {str(setup.buffers[old].name) for old, _ in setup.updates}
+    if updated != set(copies):
+        raise FormatError(f"the setup makes {len(updated)} copies, not {len(copies)}")
+    given: dict[str, dict[str, TensorType]] = {
+        "parameter": {name: kept_type(leaf) for name, leaf in graph.parameters.items()},
+        "state": {name: one.type for name, one in plans.step.stored("state").items()},
+        "input": {},
+    }
+    for place, wanted in given.items():
+        for name, buffer in setup.stored(place).items():
+            if wanted.get(name) != buffer.type or (place == "state" and name not in copies):
+                raise FormatError(f"the setup is of another graph: it has the {place} '{name}'")
 
 
 # --------------------------------------------------------------------------- options in JSON

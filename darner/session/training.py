@@ -14,14 +14,13 @@ from ..graph.data import Array
 from ..graph.errors import ArgumentError, RunError
 from ..graph.graph import Graph
 from ..graph.types import TensorType
-from ..lower.plan import Plan
 from ..optim.adam import Adam
 from ..optim.base import PREFIX, Optimizer, fits
 from ..optim.sgd import SGD
 from .binding import known
 from .compiling import Compiler
 from .config import SessionConfig
-from .pipeline import GRADIENT, keeps_gradients, trained_names, update_graph
+from .pipeline import GRADIENT, Plans, keeps_gradients, trained_names, update_graph
 from .running import Runner
 from .values import Values, states_of
 
@@ -151,7 +150,7 @@ class Learner:
         if special is None:
             states = states_of(update_graph(self._graph, new))
         else:
-            states = self._states_in(special.plans.step, new)
+            states = self._states_in(special.plans, new)
         runner.retire()
         self._close_separate()
         self._adopt(new, states, old if old is not None else self._separate_optimizer())
@@ -171,12 +170,13 @@ class Learner:
             for name in names
         )
 
-    def _states_in(self, plan: Plan, optimizer: Optimizer) -> dict[str, tuple[TensorType, float]]:
+    def _states_in(self, plans: Plans, optimizer: Optimizer) -> dict[str, tuple[TensorType, float]]:
         """The states that an optimizer added to the graph of a plan: their types, and what they are at first."""
+        plan = plans.step
         if any(buffer.parts is not None for buffer in plan.buffers):
             # In the order that they have where each is stored by itself, which is that of files.
             return states_of(update_graph(self._graph, optimizer))
-        own = self._graph.states
+        own = {*self._graph.states, *plans.copies}
         added = {name: buffer for name, buffer in plan.stored("state").items() if name not in own}
         return {name: (buffer.type, buffer.init) for name, buffer in added.items()}
 

@@ -18,11 +18,12 @@ from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.types import TensorType
 from ..io.memory import together
-from ..lower.plan import Buffer
+from ..lower.plan import Buffer, Plan
 from ..ops.quantised.stored import restored, stored, stored_type
 from ..optim.base import Optimizer
 from .binding import as_value, known
 from .config import SessionConfig
+from .copies import Copies
 from .initialise import initial_value, rule_for, warn_of_zeros
 from .preparing import Weights
 
@@ -86,6 +87,7 @@ class Values:
         self._graph = graph
         self.shared = Shared(changes=config.trains or bool(graph.states))
         self.added: dict[str, TensorType] = {}
+        self._copies: dict[tuple[str, ...], Copies] = {}
         self.unset: list[str] = []
         starts = {name: (kept_type(leaf), 0.0) for name, leaf in graph.parameters.items()}
         starts |= states_of(graph)
@@ -202,6 +204,26 @@ class Values:
             if name in self.added:
                 self.write(name, np.asarray(value))
 
+    # ------------------------------------------------------------- copies
+
+    def copies(self, step: Plan, names: tuple[str, ...]) -> Copies | None:
+        """The copies of parameters that a step has as states of these names; steps that have the same share them."""
+        if not names:
+            return None
+        found = self._copies.get(names)
+        if found is None:
+            states = step.stored("state")
+            types = {name: (states[name].type, 0.0) for name in names}
+            found = Copies(allocate_all(types, "rounded copies of parameters"))
+            self._copies[names] = found
+        return found
+
+    @property
+    def copied_bytes(self) -> list[int]:
+        """The bytes of each copy."""
+        every = (copies.arrays.values() for copies in self._copies.values())
+        return [array.nbytes for arrays in every for array in arrays]
+
     # ------------------------------------------------------------- sharing
 
     def in_common(self, other: Values, kinds: Collection[str]) -> list[str]:
@@ -221,6 +243,7 @@ class Values:
 
     def take(self, names: Iterable[str], other: Values) -> None:
         """Use the memory of another session's values from now on."""
+        self._copies.clear()  # their versions are counted otherwise
         for name in names:
             self.arrays[name] = other.arrays[name]
         if self.shared is not other.shared:
@@ -230,6 +253,7 @@ class Values:
 
     def leave(self) -> None:
         """Share with nobody any more."""
+        self._copies.clear()
         self.shared.sessions -= 1
         if not self.shared.sessions:
             self.shared.weights.forget()

@@ -6,13 +6,14 @@ import darner
 from darner import Graph
 from darner.backends.base.mirrors import changed
 from darner.backends.cpu.runtime.program import CpuProgram
+from darner.lower.groups import Fusing
 from darner.lower.lower import lower
 from tests.zoo import values
 
 
 def compiled(graph, *, whole=None, **options):
     """The program of a graph; ``whole`` names the composites that keep a kernel of their own, none by default."""
-    plan = lower(graph, target="cpu", whole=whole or (), places_parts=True)
+    plan = lower(graph, target="cpu", whole=whole or (), fusing=Fusing(places_parts=True))
     return CpuProgram(plan, **options)
 
 

@@ -10,14 +10,13 @@ import pytest
 import darner
 from darner import Graph, SessionConfig
 from darner.backends.base.cache import ObjectCache
-from darner.backends.base.keys import Keyed
+from darner.backends.base.keys import Keyed, kept_key
 from darner.backends.cpu.kernels import _modules, functions_of
 from darner.backends.cpu.runtime import native as native_module
 from darner.backends.cpu.runtime import program as program_module
 from darner.backends.cpu.runtime.jit import Machine, host
 from darner.backends.cpu.runtime.object_key import object_key
 from darner.backends.wgpu.machine import Machine as Gpu
-from darner.backends.wgpu.machine import kept_key
 from darner.graph.errors import InternalError
 from darner.lower.lower import lower
 from darner.session import buildkey

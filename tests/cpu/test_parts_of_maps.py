@@ -5,6 +5,7 @@ import pytest
 
 from darner import Graph
 from darner.backends.cpu.maps.concat import results_of
+from darner.lower.groups import Fusing
 from darner.lower.lower import lower
 from tests.cpu.running import check
 
@@ -44,7 +45,7 @@ def kernels(g, **options):
 
 def test_parts_and_what_is_beside_them_are_one_kernel_where_the_target_places_parts():
     g = gates((8, 64), 1)
-    assert kernels(g, places_parts=True) == [("map", 2)]
+    assert kernels(g, fusing=Fusing(places_parts=True)) == [("map", 2)]
     assert len(kernels(g)) == 2
 
 
@@ -53,7 +54,7 @@ def test_parts_of_different_sizes_are_a_kernel_of_their_own():
     a = g.input("a", (8, 64))
     both = a.tanh()
     g.set_outputs([both * 2.0, g.concat([both, both[:, :3] * 2.0], axis=1)])
-    assert len(kernels(g, places_parts=True)) == 2
+    assert len(kernels(g, fusing=Fusing(places_parts=True))) == 2
     check(g)
 
 
@@ -70,10 +71,10 @@ def test_parts_that_share_nothing_keep_loops_of_their_own():
     g = Graph()
     a, b = g.input("a", (8, 64)), g.input("b", (8, 64))
     g.set_outputs([g.concat([a.sin(), b.cos()], axis=1)])
-    (spec,) = lower(g, target="cpu", places_parts=True).specs.values()
+    (spec,) = lower(g, target="cpu", fusing=Fusing(places_parts=True)).specs.values()
     assert list(results_of(spec.body, [None])) == [(8, 128)]
     shared = gates((8, 64), 1, count=2)
-    (spec,) = lower(shared, target="cpu", places_parts=True).specs.values()
+    (spec,) = lower(shared, target="cpu", fusing=Fusing(places_parts=True)).specs.values()
     found = results_of(spec.body, [None, None])
     assert [(r.part, r.count, r.block) for r in found[8, 64]] == [(0, 1, 0), (0, 2, 64), (1, 2, 64)]
     np.testing.assert_equal(len(found), 1)

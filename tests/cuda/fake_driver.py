@@ -46,6 +46,7 @@ class FakeDriver:
         self.launches = []
         self._numbers = itertools.count(1)
         self._memory, self._objects, self._recording, self._contexts = {}, {}, {}, []
+        self._events_of = {}
 
     def functions(self):
         """What ctypes would have loaded."""
@@ -182,13 +183,19 @@ class FakeDriver:
 
     def cuStreamWaitEvent(self, stream, event, flags):
         assert value(event) in self._objects
+        # Whoever waits for a stream that records becomes part of what is recorded.
+        recording = self._events_of.get(value(event))
+        if any(recording is other for other in self._recording.values()):
+            self._recording[value(stream)] = recording
 
     def cuStreamBeginCapture_v2(self, stream, mode):
         assert mode == 2
         self._recording[value(stream)] = []
 
     def cuStreamEndCapture(self, stream, out):
-        out._obj.value = self._new("graph", self._recording.pop(value(stream)))
+        recorded = self._recording[value(stream)]
+        self._recording = {k: v for k, v in self._recording.items() if v is not recorded}
+        out._obj.value = self._new("graph", recorded)
 
     def cuGraphGetNodes(self, graph, nodes, count):
         count._obj.value = len(self._objects[value(graph)])
@@ -215,6 +222,7 @@ class FakeDriver:
     def cuEventRecord(self, event, stream):
         assert value(stream) in self._objects
         self._objects[value(event)] = next(self._numbers)
+        self._events_of[value(event)] = self._recording.get(value(stream))
 
     def cuEventSynchronize(self, event):
         assert self._objects[value(event)] is not None

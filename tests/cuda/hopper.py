@@ -30,8 +30,8 @@ class LockstepKernel(template.WgmmaKernel):
         self.number = self.builder.variable(self.builder.index(0), "number")
         self._consume()
 
-    def _tiles(self):
-        return self._noted(super()._tiles())
+    def _tiles(self, turn=None):
+        return self._noted(super()._tiles(turn))
 
     def _noted(self, tiles):
         from contextlib import contextmanager

@@ -12,6 +12,7 @@ from darner.backends.cuda import kernels
 from darner.backends.cuda.opening import opened
 from tests.leaks import models
 from tests.session.on_devices import IMAGES, LABELS, classifier, trained
+from tests.session.precise import block, values_of
 
 
 def program_of(session):
@@ -38,6 +39,28 @@ def turn(device, number):
         predicts.close()
     elif number % 3 == 1:
         first.itself, predicts.itself = first, predicts
+
+
+def test_a_step_in_16_bits_casts_no_weight_and_computes_again_what_is_cheap(device_name):
+    graph = block()
+    inputs, parameters = values_of(graph)
+    found = {}
+    for name in (device_name, "reference"):
+        options = {"precision": "bf16", "optimizer": optim.AdamW(1e-3), "cache": None}
+        with darner.build_session(graph, device=name, **options) as session:
+            session.parameters().update(parameters)
+            for _ in range(3):
+                session.run(inputs)
+            found[name] = {**session.parameters(), "loss": np.asarray(session.read_loss())}
+            plan = session.plan()
+        if name == device_name:
+            for kernel in plan.kernels:
+                read = [plan.buffers[i].place for i in kernel.operands]
+                assert not (plan.spec(kernel).ops == ("cast",) and "parameter" in read)
+            exponentials = [plan.spec(kernel).ops.count("exp") for kernel in plan.kernels]
+            assert sum(exponentials) == 2  # of the gate, forward and backward
+    for name, value in found["reference"].items():
+        np.testing.assert_allclose(found[device_name][name], value, atol=3e-3, err_msg=name)
 
 
 def test_a_step_is_one_graph_and_kernels_do_not_grow_with_depth(device_name):

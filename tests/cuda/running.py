@@ -25,7 +25,7 @@ def lowered(graph, machine=MACHINE):
     """The plan of a graph, as a device would have it that runs what templates have code for."""
     whole = set(whole_ops())
     while True:
-        plan = lower(graph, target="cuda", whole=whole, ended=set(), alignment=256)
+        plan = lower(graph, target="cuda", whole=whole, ended=set(), alignment=256, beside=True)
         specs = [spec for _, spec in written_specs(plan)]
         lacking = {name for spec in specs if not template_of(spec, machine) for name in spec.ops}
         if not lacking & whole:

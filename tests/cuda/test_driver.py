@@ -160,8 +160,13 @@ def test_a_launch_says_its_grid_its_shared_memory_and_its_attributes(driver):
         (6, 2, 1),
         (384, 1, 1),
         200 << 10,
-        {4: (2, 1, 1), 2: (1, 0, 0), 6: (1, 0, 0)},
+        {4: (2, 1, 1), 2: (1, 0, 0)},
     )
+
+
+def test_a_launch_that_starts_early_says_so_where_it_does_not_have_the_card_to_itself(driver):
+    stage = Stage("; early", "kernel", 64, (3, 1, 1), (Binding("operand"),), early=True)
+    assert launched(driver, stage) == [((3, 1, 1), (64, 1, 1), 0, {6: (1, 0, 0)})]
 
 
 def test_a_plain_launch_has_no_attributes(driver):
@@ -383,7 +388,7 @@ def test_gpu_means_this_driver_where_it_works_and_the_session_says_so(driver):
         assert session.plan().target == "cuda"
     assert not any(one.name == "gpu" for one in darner.devices())
     assert darner.SessionConfig(device="gpu:0").device == "gpu:0"
-    assert darner.SessionConfig(device="gpu", tune=True).device == "gpu"  # what is not tuned here
+    assert darner.SessionConfig(device="gpu", tune=True).device == "cuda"
 
 
 def test_gpu_means_any_gpu_where_this_driver_is_missing_or_too_old(driver, no_driver):

@@ -1,9 +1,11 @@
 """What the SIMT builder's code is as LLVM IR for a card, and what it refuses. What it computes is tested on the emulated device."""
 
+import re
+
 import pytest
 
 from darner import Graph
-from darner.backends.cuda.code import parsed
+from darner.backends.cuda.code import parsed, to_ptx
 from darner.backends.cuda.machine import Machine
 from darner.codegen.simt.dispatch import Dispatch
 from darner.graph.dtypes import bf16, f32, f64, u32
@@ -103,11 +105,23 @@ def test_else_follows_its_if(b):
         pass
 
 
-def test_more_shared_memory_than_code_can_declare_is_refused(dispatch):
+def test_a_launch_asks_for_the_largest_shared_memory_where_code_cannot_declare_all(dispatch):
     b = dispatch.builder
-    tile = b.shared(f32, (128, 97), "tile")
+    tile, rest = b.shared(f32, (128, 97), "tile"), b.shared(f32, 64, "rest")
     tile[b.local, 0] = 1.0
-    with pytest.raises(UnsupportedError, match="49,664 bytes of memory, of 49,152"):
+    rest[b.local] = 2.0
+    stage = dispatch.finish(1)
+    assert stage.shared == 4 * 128 * 97
+    text = to_ptx(stage.ir, "sm_90a")
+    assert re.search(r"\.extern \.shared \.align 16 \.b8 tile\[\]", text)
+    assert re.search(r"\.shared \.align 16 \.b8 rest\[256\]", text)
+
+
+def test_more_shared_memory_than_there_is_is_refused(dispatch):
+    b = dispatch.builder
+    tile = b.shared(f32, (600, 97), "tile")
+    tile[b.local, 0] = 1.0
+    with pytest.raises(UnsupportedError, match="232,800 bytes of memory, of 232,448"):
         dispatch.finish(1)
 
 

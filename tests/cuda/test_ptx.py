@@ -30,10 +30,10 @@ def test_code_is_for_its_architecture_and_calls_no_library(name, arch):
     for text in code(name, arch):
         assert f".target {arch}" in text
         assert ".extern" not in text
-        assert ".ftz" not in text
-        # Roots are refined approximations, and quotients of what is called full; nothing else is less than exact.
+        # Quotients and roots are refined approximations of inverses of normal numbers; nothing else is less than exact, or takes denormal numbers for 0.
         for line in text.splitlines():
-            assert ".approx" not in line or ("sqrt.approx.f32" in line)
+            inverse = "\trcp.approx.ftz.f32" in line or "\trsqrt.approx.ftz.f32" in line
+            assert inverse or not (".approx" in line or ".ftz" in line)
 
 
 @pytest.mark.slow
@@ -104,6 +104,25 @@ def test_threads_and_parameters_are_as_the_launch_says():
     (text,) = code("softmax", MIDDLE)
     assert f".maxntid {stage.threads}" in text
     assert len(re.findall(r"\.param \.u64 \.ptr \.global \.align 16", text)) == len(stage.bindings)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_what_starts_early_waits_before_any_thread_reads_or_writes_memory(name):
+    for stage in stages(name):
+        assert stage.early
+        text = to_ptx(stage.ir, MIDDLE)
+        _, code_ = text.split(".visible .entry")
+        before, wait, _ = code_.partition("griddepcontrol.wait")
+        assert wait
+        # No branch, so that every thread comes here; parameters are no memory that launches write.
+        assert not re.search(r"\bbra\b|\bret\b|\.global\.|\bcp\.|\batom\b|\bred\b|\bcall", before)
+
+
+@pytest.mark.parametrize("arch", [OLDEST, "sm_86"])
+def test_older_cards_have_one_launch_after_the_other(arch):
+    (stage,) = stages("softmax", arch)
+    assert not stage.early
+    assert "griddepcontrol" not in to_ptx(stage.ir, arch)
 
 
 def single(instruction, kind):

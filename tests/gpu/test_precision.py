@@ -6,7 +6,7 @@ import pytest
 import darner
 from darner import Graph, optim
 from tests.gpu import needs_gpu
-from tests.session.precise import MODELS, assert_alike, found_by, perceptron, values_of
+from tests.session.precise import MODELS, assert_alike, block, found_by, perceptron, values_of
 
 pytestmark = needs_gpu
 
@@ -26,6 +26,11 @@ def test_a_gpu_computes_what_the_reference_does(name, precision):
     graph = MODELS[name]()
     wanted = found_by(graph, "reference", precision)
     assert_alike(found_by(graph, "gpu", precision), wanted, precision)
+
+
+def test_what_is_computed_again_is_what_the_reference_stores():
+    wanted = found_by(block(), "reference", "f32")
+    assert_alike(found_by(block(), "gpu", "f32"), wanted, "f32", digits=4.0)
 
 
 def test_a_step_that_overflows_changes_nothing_on_a_gpu():

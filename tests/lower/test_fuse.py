@@ -9,8 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import darner
-from darner import Graph
+from darner import Graph, optim
+from darner.lower.again import Price
 from darner.lower.fuse import fuse
+from darner.lower.groups import Fusing
 from darner.lower.prepare import prepare
 from darner.lower.roles import roles
 from darner.lower.specs import kernels
@@ -25,7 +27,7 @@ several = settings(
 )
 
 
-def run_kernels(graph, given):
+def run_kernels(graph, given, again):
     """The outputs and updates of a prepared graph, one kernel after another."""
     memory = {}
     for node in graph.nodes:
@@ -33,7 +35,7 @@ def run_kernels(graph, given):
             memory[node.id] = np.asarray(given[node.name], node.dtype.numpy)
         elif node.op.name == "constant":
             memory[node.id] = node.attrs["values"].array
-    for work in kernels(graph):
+    for work in kernels(graph, again=again):
         inputs = {str(i): memory[id] for i, id in enumerate(work.operands)}
         for id, value in zip(work.results, darner.run(work.body, inputs), strict=True):
             memory[id] = value
@@ -51,8 +53,11 @@ def run_graph(graph, given):
 
 def check(graph, given):
     prepared = prepare(graph).verify()
-    for found, wanted in zip(run_kernels(prepared, given), run_graph(prepared, given), strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    wanted = run_graph(prepared, given)
+    for again in (None, Price(1e6)):
+        found = run_kernels(prepared, given, again)
+        for one, other in zip(found, wanted, strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 def check_cut(graph):
@@ -155,6 +160,84 @@ def test_the_gradients_of_a_norm_are_one_kernel():
     gradients = darner.vjp(_norm(), ["x", "w", "b"])
     gradients.set_outputs(gradients.outputs[1:])
     assert kinds(gradients) == {"rows": 1}
+
+
+def test_a_product_leaves_the_gradients_of_a_norm_to_the_kernel_of_its_rows():
+    g = Graph()
+    x, gamma, w = (g.input(n, s) for n, s in (("x", (32, 8)), ("gamma", (8,)), ("w", (8, 4))))
+    normed = x.rms_norm(gamma)
+    g.set_outputs([normed @ w])
+    gradients = darner.vjp(g, ["x", "gamma"])
+    dx, dgamma = gradients.outputs[1:]
+    m = gradients.state("m", (8,))
+    gradients.set_update(m, m * 0.5 + dgamma)
+    gradients.set_outputs([dx])
+    prepared = prepare(gradients)
+    assert kinds(gradients) == {"contract": 1, "rows": 1, "map": 1}
+    product, rows, update = kernels(prepared)
+    assert len(product.results) == 1
+    assert {node.shape for node in rows.body.outputs} == {(8,), (32, 8)}
+    assert [node.shape for node in update.body.outputs] == [(8,)]
+    rng = np.random.default_rng(0)
+    leaves = [*prepared.inputs.values(), *prepared.states.values()]
+    check_cut(prepared)
+    check(
+        prepared, {leaf.name: rng.integers(-3, 4, leaf.shape).astype(np.float32) for leaf in leaves}
+    )
+
+
+def _beside(make):
+    """The kinds of kernels with small maps side by side, of a graph that computes what it should."""
+    g = Graph()
+    make(g)
+    prepared = prepare(g)
+    found = fuse(prepared, fusing=Fusing(beside=True))
+    owned = sorted(id for group in found for id in group.nodes)
+    assert owned == sorted(id for group in fuse(prepared) for id in group.nodes)
+    leaves = [*prepared.inputs.values(), *prepared.states.values()]
+    given = {
+        leaf.name: np.arange(leaf.size, dtype=np.float32).reshape(leaf.shape) for leaf in leaves
+    }
+    memory = {leaf.id: given[leaf.name] for leaf in leaves}
+    for work in kernels(prepared, fusing=Fusing(beside=True)):
+        inputs = {str(i): memory[id] for i, id in enumerate(work.operands)}
+        for id, value in zip(work.results, darner.run(work.body, inputs), strict=True):
+            memory[id] = value
+    ends = [*prepared.outputs, *(prepared.updates[leaf] for leaf in prepared.updates)]
+    for end, wanted in zip(ends, run_graph(prepared, given), strict=True):
+        np.testing.assert_array_equal(memory[end.id], wanted)
+    return sorted(group.kind for group in found)
+
+
+def test_small_maps_for_one_kernel_stand_side_by_side():
+    def make(g):
+        x, y = g.input("x", (4, 6)), g.input("y", (6, 3))
+        g.set_outputs(
+            [x.transpose((1, 0)).abs().transpose((1, 0)) @ y.reshape((3, 6)).abs().reshape((6, 3))]
+        )
+
+    assert _beside(make) == ["contract", "map"]
+
+
+def test_updates_of_small_leaves_by_one_number_stand_side_by_side():
+    def make(g):
+        rate = g.input("x", (4, 6)).sum().sqrt()
+        for name, shape in (("p", (8,)), ("q", (3, 2)), ("r", (8,))):
+            leaf = g.state(name, shape)
+            g.set_update(leaf, leaf * 0.5 - rate)
+        g.set_outputs([])
+
+    assert _beside(make) == ["map", "rows"]
+
+
+def test_maps_of_which_one_needs_the_other_stay_apart():
+    def make(g):
+        x, w = g.input("x", (4, 4)), g.input("w", (4, 4))
+        first = x.transpose((1, 0)).abs()
+        second = (first @ w).transpose((1, 0)).exp()
+        g.set_outputs([first.transpose((1, 0)) @ second])
+
+    assert _beside(make).count("map") == 2
 
 
 def _norm():
@@ -261,3 +344,35 @@ def test_a_value_used_by_two_kernels_is_made_once():
 
 def test_the_backward_pass_of_a_conv_net_is_cut_legally():
     check_cut(prepare(trained(resnet)))
+
+
+def test_a_product_writes_the_gradient_of_a_norm_once_for_its_rows_and_its_weight():
+    g = Graph()
+    h = (g.input("x", (32, 12)) @ g.parameter("w", (12, 16))).rms_norm(g.parameter("b", (16,)))
+    g.set_outputs([(h @ g.parameter("v", (16, 8))).tanh().square().mean()])
+    step = optim.training_step(g, optim.AdamW(1e-2))
+    works = kernels(prepare(step))
+    large = [[n.shape for n in work.body.outputs].count((32, 16)) for work in works]
+    found = [(work, count) for work, count in zip(works, large, strict=True) if count]
+    # The product, the norm, the product's gradient, and the norm's.
+    assert [(work.kind, count) for work, count in found] == [
+        ("contract", 1),
+        ("rows", 2),
+        ("contract", 1),
+        ("rows", 1),
+    ]
+    gradient = found[-1][0]
+    assert [n.shape for n in gradient.body.outputs if n.op.name == "sum"] == [(16,)]
+    inputs, parameters, states = values(step)
+    check(step, {**inputs, **parameters, **states})
+
+
+def test_sums_over_rows_are_read_by_another_kernel_also_where_there_are_as_many_rows():
+    # A sum over 16 rows has as many elements as there are rows, and is none of them.
+    g = Graph()
+    x = g.input("x", (16, 16))
+    y = x.softmax()
+    total = (y * 2.0).sum(axis=0)
+    g.set_outputs([y, total * 3.0, total.exp()])
+    assert kinds(g)["rows"] == 1
+    check(g, {"x": np.arange(256.0).reshape(16, 16) % 7})

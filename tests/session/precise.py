@@ -54,6 +54,17 @@ def recurrent():
     return g
 
 
+def block():
+    """A gated block with norms, whose values are large enough that kernels compute some again."""
+    g = Graph("block")
+    x, target = g.input("x", (64, 32)), g.input("target", (64, 32))
+    h = (x @ g.parameter("in", (32, 288))).rms_norm(g.parameter("scale", (288,)))
+    gate, up = (h @ g.parameter(name, (288, 288)) for name in ("gate", "up"))
+    y = gate.swiglu(up) @ g.parameter("out", (288, 32))
+    g.set_outputs([(y - target).square().mean(label="loss"), y])
+    return g
+
+
 MODELS = {made.__name__: made for made in (perceptron, convolutions, attention, recurrent)}
 
 

@@ -198,7 +198,7 @@ def test_a_small_model_learns_as_well_as_in_f32(precision):
 def test_the_report_says_what_is_computed_in_what(precision):
     with opened(perceptron(), precision=precision) as session:
         assert session.config.precision == precision
-        note = session.report.passes[-1].notes[-1]
+        (note,) = [note for note in session.report.passes[-1].notes if "precision" in note]
         # Three forward, three for weights, two for what is before them.
         assert note == (
             f"precision {precision}: 8 contractions multiplied in {precision} and added in f32; the rest is in f32"

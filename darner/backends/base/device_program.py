@@ -15,13 +15,12 @@ import numpy.typing as npt
 from ...codegen.simt.dispatch import FAULT_BYTES, Binding
 from ...codegen.simt.machine import GRANULE
 from ...graph.data import Array
-from ...graph.errors import ArgumentError, InternalError
+from ...graph.errors import InternalError
 from ...io.memory import Bytes
 from ...lower.faults import raised
 from ...lower.plan import Buffer, Plan
 from .device_array import DeviceArray, Value
-from .host import empty_like
-from .mirrors import Mirror, changes, mirror
+from .device_leaves import DeviceLeaves, Holder
 from .readback import MOST, Readback, Region, S
 
 FAULTS = -1
@@ -29,41 +28,11 @@ FAULTS = -1
 Times = npt.NDArray[np.int64]
 
 
-class Named(Protocol):
-    """A machine, as errors tell of it."""
-
-    @property
-    def name(self) -> str:
-        """What its driver calls it."""
-        ...
-
-
-class Device(Protocol):
+class Device(Holder, Protocol):
     """A device that is open, as programs use it."""
-
-    @property
-    def machine(self) -> Named:
-        """What it is."""
-        ...
-
-    def region(self, nbytes: int, what: str = ...) -> Region:
-        """New memory, zeroed; errors say ``what`` it is for."""
-        ...
 
     def give_back(self, region: Region) -> None:
         """Free the whole memory that a region is in."""
-        ...
-
-    def write(self, region: Region, array: Array) -> None:
-        """Copy an array to the device; it may change as soon as this returns."""
-        ...
-
-    def read(self, region: Region) -> Bytes:
-        """Bytes of the device, once all that was started is done."""
-        ...
-
-    def check(self) -> None:
-        """Raise if the device was lost, or is that of another process."""
         ...
 
 
@@ -111,8 +80,7 @@ class DeviceProgram(Generic[D, S]):
         self.storage: dict[str, Array] = dict(storage or {})
         self.arena: Bytes = np.empty(0, np.uint8)
         self._owned: list[Region] = []
-        self._mirrors: dict[int, Mirror] = {}
-        self._sent = -1
+        self._leaves = DeviceLeaves(plan, device, self.storage)
         self._regions = self._memory(segment)
         self._pending: dict[int, Value] = {}
         self._scratch = self._own(scratch + self.slack, "scratch memory of kernels")
@@ -127,12 +95,6 @@ class DeviceProgram(Generic[D, S]):
         faults = {FAULTS: self._faults} if self._checked else {}
         self._back = self._readback({**small, **faults})
         self._verdict = self._readback(faults)
-        self._kept_results = [
-            (number, self._mirrors[buffer])
-            for number, kernel in enumerate(plan.kernels)
-            for buffer in kernel.results
-            if buffer in self._mirrors
-        ]
         # A leaf that takes the old value of another: that is set aside first.
         olds = {old for old, new in plan.updates if old != new}
         self._rooms = {
@@ -208,7 +170,7 @@ class DeviceProgram(Generic[D, S]):
                 piece = arena[min(which, len(arena) - 1)]
                 regions.append(Region(piece.buffer, offset, buffer.nbytes))
             elif buffer.place in ("parameter", "state"):
-                regions.append(self._mirrored(number, buffer))
+                regions.append(self._leaves.region(number))
             elif buffer.place == "input":
                 regions.append(self._input(number, buffer))
             else:
@@ -219,33 +181,6 @@ class DeviceProgram(Generic[D, S]):
     def _input(self, number: int, buffer: Buffer) -> Region:
         """Where an input lies."""
         return self._own(buffer.nbytes, f"input '{buffer.name}'")
-
-    def _mirrored(self, number: int, buffer: Buffer) -> Region:
-        name = str(buffer.name)
-        if name not in self.storage:
-            self.storage[name] = empty_like(buffer)
-        device = self.device
-
-        def pull(region: Region, array: Array) -> None:
-            array[...] = device.read(region).view(array.dtype).reshape(array.shape)
-
-        def make(array: Array) -> Mirror:
-            where = f"the GPU '{device.machine.name}'"
-            region = device.region(array.nbytes, f"{buffer.place} '{name}'")
-            return Mirror(array, device, region, pull, device.write, where)
-
-        found = mirror(self.storage[name], make)
-        if found.owner is not device:
-            if isinstance(found.owner, type(device)):
-                found.owner.check()
-            raise ArgumentError(
-                f"the {buffer.place} '{name}' is kept by {found.where} already, and '{device.machine.name}' is another device",
-                hint="sessions that share parameters are on one device",
-            )
-        found.users += 1
-        self._mirrors[number] = found
-        region: Region = found.copy
-        return region
 
     def _in_place(self, number: int, operand: int, result: int) -> bool:
         """Whether a kernel has a result where an operand of it lies."""
@@ -297,8 +232,8 @@ class DeviceProgram(Generic[D, S]):
         about = self.plan.buffers[buffer]
         if buffer in self._pending:
             found = np.array(self._pending[buffer])
-        elif buffer in self._mirrors and self._mirrors[buffer].newer_here:
-            found = np.array(self.storage[str(about.name)])
+        elif buffer in self._leaves and (here := self._leaves.read(buffer)) is not None:
+            found = here
         else:
             shape = tuple(int(size) for size in about.type.shape)
             inside = buffer in self._back
@@ -312,12 +247,17 @@ class DeviceProgram(Generic[D, S]):
     def write(self, buffer: int, value: Array) -> None:
         """Give a buffer a value of its type and shape."""
         dtype = self.plan.buffers[buffer].type.dtype.numpy
-        self.device.write(self._regions[buffer], np.asarray(value).astype(dtype, copy=False))
+        data = np.asarray(value).astype(dtype, copy=False)
+
+        def write() -> None:
+            self.device.write(self._regions[buffer], data)
+
+        if buffer in self._leaves:
+            self._leaves.write(buffer, write)
+        else:
+            write()
         self._pending.pop(buffer, None)
         self._back.forget()
-        if buffer in self._mirrors:
-            self._mirrors[buffer].newer_here = False
-            self._mirrors[buffer].newer_there = True
 
     def bind(self, buffer: int, array: Value | None) -> None:
         """Let an input have an array's value in the next step; it is copied to the device when that begins."""
@@ -375,24 +315,14 @@ class DeviceProgram(Generic[D, S]):
     ) -> None:
         self._submit(first, end, updates, times, back)
         back.begin()
-        for number, found in self._kept_results:
-            if first <= number < end:
-                found.newer_there = True
-        if updates:
-            for old, _ in self.plan.updates:
-                if old in self._mirrors:
-                    self._mirrors[old].newer_there = True
+        self._leaves.ran(first, end, updates)
 
     def _send(self) -> None:
         """Let the device have the inputs, and the leaves that are newer here."""
         if self._pending:
             self._send_inputs(self._pending)
             self._pending.clear()
-        now = changes()
-        if self._sent != now:
-            self._sent = now
-            for found in self._mirrors.values():
-                found.send()
+        self._leaves.send()
 
     def _send_inputs(self, inputs: Mapping[int, Value]) -> None:
         for buffer, array in inputs.items():
@@ -428,6 +358,7 @@ class DeviceProgram(Generic[D, S]):
         """Free code and memory; copies of parameters stay until the session lets go of them."""
         for region in self._owned:
             self.device.give_back(region)
+        self._leaves.close()
         self._back.close()
         self._verdict.close()
         self._owned = []

@@ -10,6 +10,7 @@ from dataclasses import fields
 from functools import cache
 from typing import Any, cast
 
+from ..._version import __version__
 from ...graph.errors import PACKAGE, InternalError
 
 
@@ -32,6 +33,11 @@ class Keyed:
         """
         values = {item.name: getattr(self, item.name) for item in fields(cast(Any, self))}
         return json.dumps([type(self).__qualname__, {k: _plain(v) for k, v in values.items()}])
+
+
+def kept_key(what: str, machine: Keyed) -> str:
+    """The name under which something is kept of a machine and this version of darner."""
+    return hashlib.sha256(f"{what} {__version__} {machine.key()}".encode()).hexdigest()
 
 
 def _plain(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ...graph.errors import ArgumentError, UnsupportedError
@@ -30,20 +31,21 @@ def lower_for(
     """
     backend = backend_of(device)
     rules = backend.rules(backend.machine(device))
-    whole, ended, segment = set(whole_ops()), set(rules.ended), None
+    whole, ended, segment, fusing = set(whole_ops()), set(rules.ended), None, rules.fusing
     while True:
         plan = lower(
             graph,
             target=backend.target,
             whole=whole,
             ended=ended,
-            places_parts=rules.places_parts,
+            fusing=fusing,
             options=options,
             alignment=rules.alignment,
             segment=segment,
             stored=stored,
             multipliers=rules.multipliers,
             channels_last=rules.channels_last,
+            again=rules.again,
         )
         rules.check(plan, graph)
         lacking = [(k, spec) for k, spec in written_specs(plan) if not rules.runs(spec)]
@@ -51,6 +53,9 @@ def lower_for(
             if segment is not None or plan.arena_bytes <= rules.largest:
                 return plan
             segment = rules.largest
+            continue
+        if fusing.halves and any(spec.kind == "contract" for _, spec in lacking):
+            fusing = replace(fusing, halves=False)
             continue
         for kernel, spec in lacking:
             _refuse_host(spec, kernel, device)

@@ -58,6 +58,7 @@ class Mirror:
         if self.newer_there and array is not None:
             self._pull(self.copy, array)
             self.newer_there = False
+            _note_change()
 
     def send(self) -> None:
         """Let the device have the array's value."""

@@ -41,6 +41,7 @@ class CpuBackend(Backend):
     def rules(self, machine: Machine) -> LowerRules:
         """It runs what a template has code for."""
         from ...codegen.problems.conv import CONVOLUTIONS
+        from ...lower.groups import Fusing
         from ...lower.roles import ended_ops
         from ...lower.strided import Multipliers, contractions
         from ..base.rules import LowerRules
@@ -54,7 +55,7 @@ class CpuBackend(Backend):
         return LowerRules(
             has_code,
             ended=ended_ops(),
-            places_parts=True,
+            fusing=Fusing(places_parts=True),
             side_by_side=True,
             multipliers=multipliers,
         )

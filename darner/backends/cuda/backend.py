@@ -25,6 +25,7 @@ class CudaBackend(Backend):
     target = "cuda"
     spelling = "cuda, cuda:1"
     several = True
+    tunes = True
 
     def devices(self) -> Sequence[DeviceInfo]:
         """The GPUs of this machine; none where there is no driver. Emulated ones are not listed."""
@@ -54,35 +55,51 @@ class CudaBackend(Backend):
 
     def rules(self, machine: Machine) -> LowerRules:
         """It runs what a template has code for, as far as its memory goes."""
+        from ...lower.groups import Fusing
         from ..base.limits import check_loops, check_values
         from ..base.rules import LowerRules
         from .conv.template import wanted
-        from .kernels import limits_of, multipliers_of, template_of
-        from .machine import ALIGNMENT
+        from .kernels import AGAIN, limits_of, multipliers_of, runs
+        from .machine import ALIGNMENT, TENSOR_CORES
 
         limits = limits_of(machine)
+        cores = machine.capability >= TENSOR_CORES
 
         def check(plan: Plan, graph: Graph) -> None:
             check_loops(plan)
             check_values(plan, graph, limits)
 
         return LowerRules(
-            lambda spec: template_of(spec, machine) is not None,
+            lambda spec: runs(spec, machine),
             alignment=ALIGNMENT,
             largest=limits.segment,
+            fusing=Fusing(joins=True, halves=cores, beside=True),
+            side_by_side=True,
             multipliers=multipliers_of(machine),
             channels_last=lambda node: wanted(node, machine),
+            again=AGAIN,
             check=check,
         )
 
     def compile(self, plan: Plan, request: Request) -> Program:
-        """The plan as kernels, loaded."""
+        """The plan as kernels, tuned where that is asked for, and loaded."""
         from .opening import opened
         from .program import CudaProgram
+        from .tuning import keep_choices, known_choices, tune
 
-        device = opened(request.device)
+        device, tuning, saved = opened(request.device), request.tuning, request.saved
+        choices = {} if saved else known_choices(device.machine, tuning.cache)
+        if tuning.wanted and not saved:
+            found = tune(plan, device, known=choices, progress=tuning.progress)
+            keep_choices(device.machine, found.choices, tuning.cache)
+            choices |= found.choices
         return CudaProgram(
-            plan, device, storage=request.storage, saved=request.saved, cache=request.cache
+            plan,
+            device,
+            storage=request.storage,
+            saved=saved,
+            cache=request.cache,
+            choices=choices,
         )
 
     def taken(self, device: str, value: object, what: str) -> DeviceArray | None:

@@ -15,6 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
+from ...codegen.simt.dispatch import Binding
 from ...graph.data import Array
 from ...graph.errors import (
     DeviceLostError,
@@ -27,11 +28,13 @@ from ...io.memory import Bytes, format_size
 from ..base.cache import ObjectCache
 from ..base.keys import source_digest
 from ..base.readback import Region
-from .interface import LOST, MEMORY_ERROR, Context, DriverError, Kernel, Pinned
+from .interface import LOST, MEMORY_ERROR, Context, DriverError, Kernel, Launch, Pinned
 from .machine import ALIGNMENT
 from .stage import Stage
 
 KEPT_KERNELS = 4096
+LEAST = 16
+"""Bytes of the widest load."""
 OLD_DRIVER = (222, 500)
 """CUDA's numbers for code or a function that the driver is too old for."""
 WORKERS = 16
@@ -70,6 +73,22 @@ def address_of(region: Region) -> int:
     """Where a region begins."""
     found: int = region.buffer.address + region.offset
     return found
+
+
+def launch_of(
+    device: Device, kernel: Kernel, stage: Stage, region: Callable[[Binding], Region]
+) -> Launch:
+    """A launch of a kernel that is prepared, with the memory of its bindings."""
+    maps = [
+        device.context.tensor_map(about, address_of(region(about.binding))) for about in stage.maps
+    ]
+    regions = [region(binding) for binding in stage.bindings]
+    return kernel.launch(stage, [(address_of(one), _bound(one)) for one in regions], maps)
+
+
+def _bound(region: Region) -> int:
+    """Bytes that a kernel may read of a region: whole vectors, and of what is empty an item."""
+    return max(LEAST, round_up(region.nbytes, LEAST))
 
 
 class Queue:

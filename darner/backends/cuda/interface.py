@@ -6,7 +6,7 @@ Whatever goes wrong raises a ``DriverError``; ``Device.guard`` makes of it what 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from ...io.memory import Bytes
 from .machine import Machine
@@ -115,8 +115,12 @@ class Stream(Protocol):
         """Wait until all that was started is done."""
         ...
 
-    def follow(self, other: Any) -> None:
+    def follow(self, other: Self) -> None:
         """Let what is started from now on wait for what was started on another stream so far."""
+        ...
+
+    def follow_event(self, event: Any) -> None:
+        """Let what is started from now on wait for the point that an event is."""
         ...
 
     def follow_default(self) -> None:

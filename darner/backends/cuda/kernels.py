@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ...codegen.problems.conv import CONVOLUTIONS_LAST
 from ...codegen.simt import families
+from ...codegen.simt.contract.product import in_halves
 from ...codegen.simt.dispatch import Written
 from ...codegen.simt.template import Template
 from ...graph.errors import UnsupportedError
+from ...lower.again import Price
 from ...lower.plan import Plan, Spec
 from ...lower.strided import Multipliers, contractions
 from ..base.limits import Limits, check_scratch, last_op
@@ -17,6 +21,9 @@ from .machine import ALIGNMENT, TENSOR_CORES, Machine
 
 OWN: tuple[Template, ...] = (TENSOR_ATTENTION, TENSOR_CONTRACT, PLAIN_CONTRACT, TENSOR_CONV)
 """The families of kernels on tensor cores, those with the best code first."""
+
+AGAIN = Price(3.0, 1 << 16)
+"""Of an H200: 12 TFLOP/s of element-wise code beside 4 TB/s. Caches hold more than ``least``, but kernels that small take the time of a launch."""
 
 
 def limits_of(machine: Machine) -> Limits:
@@ -29,7 +36,7 @@ def multipliers_of(machine: Machine) -> Multipliers:
     """Which contractions read operands of fewer bits where they lie: all those of 16-bit floats, and products of matrices that round to tf32 on tensor cores."""
     products = {"dot_general", *CONVOLUTIONS_LAST}
     tf32 = products if machine.capability >= TENSOR_CORES else ()
-    return Multipliers(contractions(), frozenset(tf32))
+    return Multipliers(contractions(), frozenset(tf32), tf32_along_sums=True)
 
 
 def template_of(spec: Spec, machine: Machine) -> Template | None:
@@ -40,24 +47,37 @@ def template_of(spec: Spec, machine: Machine) -> Template | None:
     return own or families.template_of(spec, machine)
 
 
-def written(spec: Spec, machine: Machine) -> Written:
-    """The code of a spec."""
+def runs(spec: Spec, machine: Machine) -> bool:
+    """Whether there is good code for a spec: sums are taken in pairs where tensor cores make them, and nowhere else."""
+    found = template_of(spec, machine)
+    return found is TENSOR_CONTRACT if in_halves(spec) else found is not None
+
+
+def written(spec: Spec, machine: Machine, choice: str | None = None) -> Written:
+    """The code of a spec; ``choice`` is one of the ways to write it, if it has that way."""
     template = template_of(spec, machine)
     if template is None:
         ops = ", ".join(dict.fromkeys(spec.ops))
         raise UnsupportedError(f"the GPU has no kernel of kind '{spec.kind}' for {ops}")
+    if choice is not None and template.variants is not None:
+        chosen = template.variants(spec, machine).get(choice)
+        if chosen is not None:
+            return chosen()
     return template.write(spec, machine)
 
 
-def written_specs(plan: Plan, machine: Machine) -> dict[str, Written]:
-    """The code of all specs of a plan, by digest."""
+def written_specs(
+    plan: Plan, machine: Machine, choices: Mapping[str, str] | None = None
+) -> dict[str, Written]:
+    """The code of all specs of a plan, by digest; ``choices`` are the ways that tuning found best."""
     found: dict[str, Written] = {}
     for kernel in plan.kernels:
         if kernel.spec in found:
             continue
         spec = plan.spec(kernel)
         try:
-            made = written(spec, machine)
+            choice = choices.get(kernel.spec) if choices else None
+            made = written(spec, machine) if choice is None else written(spec, machine, choice)
             check_scratch(made.scratch, limits_of(machine))
         except UnsupportedError as error:
             raise error.located(last_op(spec), kernel.label, "", kernel.source) from None

@@ -24,6 +24,9 @@ Capability = tuple[int, int]
 TENSOR_CORES: Capability = (8, 0)
 """The first generation whose tensor cores multiply bf16, f16 and tf32 and add in f32, as code here has them do."""
 
+STARTS_EARLY: Capability = (9, 0)
+"""The first generation on which a launch can start before the one ahead of it has ended."""
+
 _CHIPS: dict[Capability, tuple[str, int, int, int, int]] = {
     (7, 0): ("V100", 80, 96, 6, 16),
     (7, 5): ("T4", 40, 64, 4, 16),
@@ -107,6 +110,11 @@ class Machine(Keyed):
     def shared(self) -> int:
         """Bytes of shared memory that code can declare: what the common templates plan with."""
         return STATIC_SHARED
+
+    @property
+    def ample(self) -> int:
+        """Bytes of shared memory that a launch can ask for."""
+        return self.most_shared
 
     @property
     def wide(self) -> bool:

@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from ...codegen.simt.dispatch import Written
+from ...graph.cached import cached_property
 from ...graph.data import Array
 from ...graph.errors import DarnerError
-from ...graph.integers import round_up
 from ...io.memory import Bytes
-from ...lower.plan import Buffer, Plan
+from ...lower.plan import Buffer, Kernel, Plan
 from ..base.cache import ObjectCache
 from ..base.device_array import DeviceArray, Value
 from ..base.device_program import DeviceProgram, Times
 from ..base.limits import last_op
 from ..base.readback import Readback, Region
-from .device import Device, Queue, address_of
+from . import lanes
+from .device import Device, Queue, address_of, launch_of
 from .inputs import Inputs
-from .interface import DriverError, Event, Launch, Pinned, Recording
+from .interface import DriverError, Event, Launch, Pinned, Recording, Stream
 from .kernels import limits_of, written_specs
+from .lanes import BEGIN, schedule
 from .machine import ALIGNMENT
 from .saved import from_bytes, to_bytes
 from .sharing import array_of
 
-LEAST = 16
-"""Bytes of the widest load."""
 KEPT_GRAPHS = 8
 """Graphs of a program: of whole steps and the parts that they run in. What else is run is started launch by launch."""
 
@@ -74,6 +75,7 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
         storage: parameters and states by name, of which the device keeps copies.
         saved: what ``saved`` of an equal program gave, on the same GPU: nothing is written or compiled again.
         cache: where object code is kept.
+        choices: how specs are written that can be written in several ways, by digest; see ``tuning``.
     """
 
     slack = ALIGNMENT
@@ -86,13 +88,14 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
         storage: Mapping[str, Array] | None = None,
         saved: bytes | None = None,
         cache: ObjectCache | None = None,
+        choices: Mapping[str, str] | None = None,
     ) -> None:
         self._written: dict[str, Written]
         codes: dict[str, bytes] = {}
         if saved:
             self._written, codes = from_bytes(saved)
         else:
-            self._written = written_specs(plan, device.machine)
+            self._written = written_specs(plan, device.machine, choices)
         stages = [stage for kernel in self._written.values() for stage in kernel.stages]
         self._kernels = device.kernels(stages, cache, codes)
         self.queue = Queue(device)
@@ -102,6 +105,8 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
         self._graphs: dict[Part, Recording | None] = {}
         self._recorded: list[Callable[[], object]] = []
         self._events: list[Event] = []
+        self._lanes: list[Stream] = [self.queue.stream]
+        self._marks: list[Event] = []
         self._launches: list[list[Launch]] = [[] for _ in plan.kernels]
         for region in self._regions:
             self.queue.uses(region)
@@ -119,22 +124,15 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
         return PinnedStaging(self.device, self.queue, nbytes)
 
     def _bind(self, number: int) -> None:
-        kernel = self.plan.kernels[number]
+        spec = self.plan.kernels[number].spec
         launches: list[Launch] = []
         with self.device.guard:
-            for stage in self._written[kernel.spec].stages:
+            for stage in self._written[spec].stages:
                 if stage.copies is not None and self._in_place(number, *stage.copies):
                     continue
-                regions = [self._region(number, binding) for binding in stage.bindings]
-                maps = [
-                    self.device.context.tensor_map(
-                        about, address_of(self._region(number, about.binding))
-                    )
-                    for about in stage.maps
-                ]
-                found = self._kernels[stage.digest][0]
-                where = [(address_of(region), _bound(region)) for region in regions]
-                launches.append(found.launch(stage, where, maps))
+                kernel = self._kernels[stage.digest][0]
+                region = partial(self._region, number)
+                launches.append(launch_of(self.device, kernel, stage, region))
         self._launches[number] = launches
 
     def take(self, buffer: int, other: DeviceProgram[Device, PinnedStaging], output: int) -> None:
@@ -213,7 +211,11 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
         if self.device.careful:
             return False
         if graph is None:
-            graph = self.queue.stream.record(lambda: self._launch(part))
+            try:
+                graph = self.queue.stream.record(lambda: self._launch_in_lanes(part))
+            finally:
+                while self._marks:
+                    self._marks.pop().close()
             self._graphs[part] = graph
             self._recorded.append(self.device.closed_with(self, graph))
         graph.start(self.queue.stream)
@@ -225,8 +227,46 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
             self._launch_kernel(number)
         self._launch_copies(part)
 
-    def _launch_kernel(self, number: int) -> None:
-        stream = self.queue.stream
+    def _launch_in_lanes(self, part: Part) -> None:
+        """The same, with kernels that need not wait for each other on streams beside each other."""
+        alone = {k for k, kernel in enumerate(self.plan.kernels) if self._scratch_of(kernel)}
+        turns = schedule(self._hazards, range(part.first, part.end), alone, lanes.LANES)
+        while len(self._lanes) <= max((turn.lane for turn in turns), default=0):
+            stream = self.device.context.stream()
+            self.device.closed_with(self, stream)
+            self._lanes.append(stream)
+        marks: dict[int, Event] = {}
+        wanted = {kernel for turn in turns for kernel in turn.after}
+        if BEGIN in wanted:
+            marks[BEGIN] = self._marked(self.queue.stream)
+        for turn in turns:
+            stream = self._lanes[turn.lane]
+            for other in turn.after:
+                stream.follow_event(marks[other])
+            self._launch_kernel(turn.kernel, stream)
+            if turn.kernel in wanted:
+                marks[turn.kernel] = self._marked(stream)
+        for lane in {turn.lane for turn in turns} - {0}:
+            self.queue.stream.follow(self._lanes[lane])
+        self._launch_copies(part)
+
+    def _marked(self, stream: Stream) -> Event:
+        """The point that a stream's work has now."""
+        event = self.device.context.event()
+        self._marks.append(event)
+        event.record(stream)
+        return event
+
+    def _scratch_of(self, kernel: Kernel) -> int:
+        """Bytes of the scratch memory, of which there is one, that a kernel needs."""
+        return self._written[kernel.spec].scratch
+
+    @cached_property
+    def _hazards(self) -> tuple[tuple[int, ...], ...]:
+        return self.plan.hazards()
+
+    def _launch_kernel(self, number: int, stream: Stream | None = None) -> None:
+        stream = stream or self.queue.stream
         try:
             for launch in self._launches[number]:
                 launch.start(stream)
@@ -289,12 +329,7 @@ class CudaProgram(DeviceProgram[Device, PinnedStaging]):
         self._forget_graphs()
         super().close()
         self._inputs.close()
-        self._launches, self._events = [], []
-
-
-def _bound(region: Region) -> int:
-    """Bytes that a kernel may read of a region: whole vectors, and of what is empty an item."""
-    return max(LEAST, round_up(region.nbytes, LEAST))
+        self._launches, self._events, self._lanes = [], [], []
 
 
 def _now() -> int:

@@ -48,6 +48,12 @@ class TensorMap:
 class Stage:
     """A launch of a kernel.
 
+    A launch that starts early may have blocks on the card while launches ahead of it still run. What makes that right is one rule: *every thread of such a kernel
+    waits (``griddepcontrol.wait``) before it reads or writes any memory of the device*. The wait ends when the launch ahead has ended and all that it wrote can
+    be read; since that one waited too, or began after all before it had ended, so have all launches before. So no thread reads what is not written yet, and none
+    writes where an earlier launch still reads: the arena's memory can be given to another value as if launches followed each other. ``launch_dependents``, which lets the
+    launch behind start, promises nothing of memory, and may stand anywhere.
+
     Attributes:
         ir: LLVM IR: a module with one kernel.
         kernel: the kernel's name in it.
@@ -58,7 +64,7 @@ class Stage:
         shared: bytes of dynamic shared memory, beside what the code declares.
         cluster: blocks of a cluster along each axis.
         maps: tensor maps, which the kernel has as parameters by value after its pointers.
-        early: it may start before the kernel ahead of it has ended, and waits by itself (``griddepcontrol.wait``) before it reads.
+        early: it may start before the kernel ahead of it has ended, and waits by itself.
         cooperative: all blocks run at once, or the launch fails.
         kept: the digest, where object code was kept and ``ir`` was not.
     """

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from .machine import Machine
     from .program import WgpuProgram
 
+ADDITIONS = 5.0
+"""Of element-wise code, in the time that a GPU of the roofline ``wgpu`` moves a byte."""
+
 
 class WgpuBackend(Backend):
     """Any GPU that Vulkan, Metal or DX12 knows."""
@@ -60,6 +63,8 @@ class WgpuBackend(Backend):
         """It runs what a template has code for, within the limits of its buffers."""
         from ...codegen.simt.families import template_of
         from ...codegen.simt.machine import GRANULE
+        from ...lower.again import Price
+        from ...lower.groups import Fusing
         from ..base.limits import check_loops, check_values
         from ..base.rules import LowerRules
         from .kernels import check_types
@@ -74,6 +79,9 @@ class WgpuBackend(Backend):
             lambda spec: template_of(spec, machine) is not None,
             alignment=GRANULE,
             largest=segment_of(machine),
+            fusing=Fusing(joins=True),
+            side_by_side=True,
+            again=Price(ADDITIONS, 1 << 16),
             check=check,
         )
 

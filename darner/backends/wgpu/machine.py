@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ..._version import __version__
 from ...codegen.simt.machine import GRANULE, PROCESSORS
 from ..base.keys import Keyed
 from ..base.limits import Limits
@@ -113,6 +111,11 @@ class Machine(Keyed):
         return self.limits.get("max-compute-workgroup-storage-size", 16384)
 
     @property
+    def ample(self) -> int:
+        """The same: there is no more."""
+        return self.shared
+
+    @property
     def most_groups(self) -> int:
         """The most workgroups along one dimension of a dispatch."""
         return self.limits.get("max-compute-workgroups-per-dimension", 65535)
@@ -179,11 +182,6 @@ class Machine(Keyed):
                 "subgroups": tuple(content["subgroups"]),
             }
         )
-
-
-def kept_key(what: str, machine: Machine) -> str:
-    """The name under which something is kept of a GPU, its driver and this version of darner."""
-    return hashlib.sha256(f"{what} {__version__} {machine.key()}".encode()).hexdigest()
 
 
 def segment_of(machine: Machine) -> int:

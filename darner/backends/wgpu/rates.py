@@ -15,9 +15,10 @@ from ...codegen.simt.dispatch import Binding
 from ...graph.integers import ceil_div
 from ...optimizer.targets import Target, find_target
 from ..base.cache import ObjectCache
+from ..base.keys import kept_key
 from ..base.readback import Region
 from .device import Device
-from .machine import Machine, kept_key
+from .machine import Machine
 from .native import dispatch_all, handle
 from .stage import Stage
 

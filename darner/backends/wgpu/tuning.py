@@ -1,74 +1,35 @@
-"""Kernels that can be written in several ways are timed on the GPU, and the fastest is kept.
-
-A template that has several ways lists them (``Template.variants``), the one it expects to be best first. Without ``tune`` that one is taken, or what an earlier tuning found on the same
-GPU with the same driver and version of darner. Tuning is bounded: each spec a few variants, each variant a few milliseconds, all of it a number of seconds; what was not reached is
-not tuned, and said so in the result.
-"""
+"""Ways to write a kernel, timed on a GPU of wgpu; ``base.tuning`` chooses among them."""
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from ...codegen.simt.dispatch import Binding, Written
 from ...codegen.simt.families import template_of
 from ...lower.plan import Plan, Spec
+from ..base import tuning
 from ..base.cache import ObjectCache
+from ..base.keys import kept_key
 from ..base.readback import Region
+from ..base.tuning import MOST_VARIANTS, SECONDS, Choices, Progress, Tuned
 from .bindings import fitted
 from .device import Device
-from .machine import Machine, kept_key
+from .machine import Machine
 from .native import Call, dispatch_all, handle
 from .stage import Stage
 
-SECONDS = 20.0
-"""Of all tuning of a build."""
-MOST_VARIANTS = 8
-"""Of a spec."""
-LEAST_GAIN = 0.03
-"""A variant that is not faster by this share than what is expected to be best is not worth a choice."""
 REPEATS = 5
-
-Choices = dict[str, str]
-"""The variant of each spec, by its digest."""
-Progress = Callable[[int, int, str], None]
-"""What is told how many specs are done, of how many, and which comes next."""
-
-
-@dataclass(frozen=True)
-class Tuned:
-    """What tuning found.
-
-    Attributes:
-        choices: where another variant than the expected one is faster.
-        times: seconds of each variant that was timed, by spec.
-        left: specs that the time was too short for.
-    """
-
-    choices: Choices
-    times: Mapping[str, Mapping[str, float]]
-    left: int = 0
-
-
-def _key(machine: Machine) -> str:
-    return kept_key("tuned", machine)
 
 
 def known_choices(machine: Machine, cache: ObjectCache | None) -> Choices:
     """What earlier tuning found on this GPU."""
-    if cache is None:
-        return {}
-    found = cache.get(_key(machine))
-    return {} if found is None else dict(json.loads(found))
+    return tuning.known_choices(kept_key("tuned", machine), cache)
 
 
 def keep_choices(machine: Machine, choices: Choices, cache: ObjectCache | None) -> None:
     """Add to what is known of this GPU."""
-    if cache is not None:
-        all_ = known_choices(machine, cache) | choices
-        cache.put(_key(machine), json.dumps(all_).encode())
+    tuning.keep_choices(kept_key("tuned", machine), choices, cache)
 
 
 def tune(
@@ -80,24 +41,22 @@ def tune(
     progress: Progress | None = None,
 ) -> Tuned:
     """Time the variants of a plan's kernels; those whose spec is ``known`` are not timed again."""
-    specs = [spec for digest, spec in plan.specs.items() if digest not in (known or {})]
-    chosen: Choices = {}
-    times: dict[str, dict[str, float]] = {}
-    until, done = time.perf_counter() + seconds, 0
-    for done, spec in enumerate(specs):
-        if time.perf_counter() > until:
-            return Tuned(chosen, times, len(specs) - done)
-        if progress is not None:
-            progress(done, len(specs), spec.ops[-1] if spec.ops else spec.kind)
-        variants = _variants(spec, device.machine)
-        if len(variants) < 2:
-            continue
-        found = _timed(spec, device, variants)
-        times[spec.digest] = found
-        expected, best = next(iter(variants)), min(found, key=lambda name: found[name])
-        gained = found[best] < found[expected] * (1 - LEAST_GAIN)
-        chosen[spec.digest] = best if gained else expected
-    return Tuned(chosen, times)
+    return tuning.tune(plan, _Timer(device), seconds=seconds, known=known, progress=progress)
+
+
+class _Timer:
+    """The variants of a device's kernels."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
+    def variants(self, spec: Spec) -> dict[str, Written]:
+        """See ``base.tuning.Timer``."""
+        return _variants(spec, self.device.machine)
+
+    def seconds(self, spec: Spec, variants: Mapping[str, Written]) -> dict[str, float]:
+        """See ``base.tuning.Timer``."""
+        return _timed(spec, self.device, variants)
 
 
 def _variants(spec: Spec, machine: Machine) -> dict[str, Written]:

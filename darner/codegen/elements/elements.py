@@ -119,6 +119,13 @@ class Elements:
         """Take back what ``give`` said."""
         self._given.pop(node.id, None)
 
+    def know(self, node: Node, index: Indices, value: Value) -> None:
+        """Say what a node's element at an index is, as long as the block of code goes on."""
+        index = self.spread(node, index)
+        mask = identity(self.mask) if self.mask is not None else None
+        key = (node.id, mask, *[identity(number) for number in index])
+        self._known[-1][key] = (value, self.mask, index)
+
     def bound(self, number: Index, low: int, high: int) -> None:
         """Say that a number is at least ``low`` and below ``high``."""
         # The number is kept: one that is gone could give its id to another.

@@ -56,11 +56,6 @@ def scaled(x: Lane, exponent: Lane) -> Lane:
     return x * power_of_two(first) * power_of_two(exponent - first)
 
 
-def _clamped(x: Lane, low: float, high: float) -> Lane:
-    """Kept between the bounds; NaN stays."""
-    return _at_most((x < low).choose(x.constant(low), x), high)
-
-
 def _at_most(x: Lane, high: float) -> Lane:
     return (x > high).choose(x.constant(high), x)
 
@@ -88,7 +83,7 @@ def _exp_of_rest(r: Lane) -> Lane:
 
 def exp(x: Lane, tail: Lane | None = None, *, half: bool = False) -> Lane:
     """The power e**(x + tail); ``half`` of it where the whole might overflow too soon."""
-    inside = _clamped(x, *_EXP_RANGE[x.bits])
+    inside = x.clamped(*_EXP_RANGE[x.bits])
     if tail is not None:  # beyond the range it may be of any size
         tail = inside.equals(x).choose(tail, 0.0)
     r, n, exponent = _reduced(inside, tail)
@@ -107,7 +102,7 @@ def _exp_inside(x: Lane) -> Lane:
 def exp2(x: Lane) -> Lane:
     """2 to the power x."""
     limit = {32: 152.0, 64: 1080.0}[x.bits]
-    x = _clamped(x, -limit, limit)
+    x = x.clamped(-limit, limit)
     n, exponent = x.nearest_integer(1.0)
     r = (x - n) * tables.LN2[x.bits][0]
     power = (r * r).fma(r.polynomial(tables.EXPM1[x.bits]), r)
@@ -116,7 +111,7 @@ def exp2(x: Lane) -> Lane:
 
 def _quarter_expm1(x: Lane) -> Lane:
     """expm1(x) / 4, finite wherever sinh is; not for tiny x."""
-    power, exponent = _expm1_reduced(_clamped(x, *_EXPM1_RANGE[x.bits]))
+    power, exponent = _expm1_reduced(x.clamped(*_EXPM1_RANGE[x.bits]))
     quarter = power_of_two(exponent - 2)
     return power.fma(quarter, quarter - 0.25)
 
@@ -148,7 +143,7 @@ def tanh(x: Lane) -> Lane:
     z = x * x
     near = (size * z).fma(z.polynomial(tables.TANH[x.bits]), size)
     # Beyond 20 it is 1 to the last bit, in f64 too.
-    far = 1.0 - 2.0 / (_exp_inside(_clamped(size + size, 0.0, 40.0)) + 1.0)
+    far = 1.0 - 2.0 / (_exp_inside((size + size).clamped(0.0, 40.0)) + 1.0)
     return (size < 0.55).choose(near, far).with_sign_of(x)
 
 
@@ -378,7 +373,7 @@ def atan2(y: Lane, x: Lane) -> Lane:
 
 def _erfc_of_size(size: Lane) -> Lane:
     """The erfc of what is not negative: exp(-x**2) times a slow function of (x - 3.75) / (x + 3.75)."""
-    size = _clamped(size, 0.0, {32: 10.2, 64: 27.5}[size.bits])
+    size = size.clamped(0.0, {32: 10.2, 64: 27.5}[size.bits])
     t = (size - 3.75) / (size + 3.75)
     slow = t.polynomial(tables.ERFC[size.bits]) / size.fma(2.0, 1.0)
     square = size * size
@@ -512,11 +507,11 @@ def _power_in_parts(size: Lane, y: Lane) -> Lane:
     nothing = size.is_nan() | y.is_nan()
     grows = (y > 0.0) ^ (size < 1.0)
     # A larger one makes no difference: the logarithm is at least 2**-24.
-    y = _clamped(y, -(2.0**40), 2.0**40)
+    y = y.clamped(-(2.0**40), 2.0**40)
     y_high = y.head()
     product = y_high * high
     rest = y_high * low + (y - y_high) * (high + low)
-    inside = _clamped(product, -200.0, 200.0)
+    inside = product.clamped(-200.0, 200.0)
     rest = inside.equals(product).choose(rest, 0.0)
     n, exponent = (inside + rest).nearest_integer(1.0)
     r = ((inside - n) + rest) * tables.LN2[32][0]

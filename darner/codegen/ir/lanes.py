@@ -390,6 +390,11 @@ class Lane(Functions):
         """The smaller of two floats, NaN where one is; -0 is smaller than 0."""
         return self._extreme("minimum", other)
 
+    def clamped(self, low: float, high: float) -> Lane:
+        """Kept between two bounds; NaN stays."""
+        above = (self < low).choose(self.constant(low), self)
+        return (above > high).choose(above.constant(high), above)
+
     def larger(self, other: Lane) -> Lane:
         """As ``maximum``, of two zeros either: what takes fewer instructions, for reductions."""
         return self._extreme("maximum", other, "nsz")

@@ -64,6 +64,11 @@ class Machine(Protocol):
         ...
 
     @property
+    def ample(self) -> int:
+        """Bytes of memory that a workgroup can share where it has a processor to itself."""
+        ...
+
+    @property
     def most_buffers(self) -> int:
         """The most buffers that a dispatch can have bound."""
         ...

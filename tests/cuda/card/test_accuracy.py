@@ -36,12 +36,13 @@ def run(make, **inputs):
         return session.run(inputs)["output0"]
 
 
-def check(found, wanted, *operands):
-    """No number is more than a place off, and hardly any is where neither results nor operands are at the ends of what f32 holds."""
+def check(found, wanted, *operands, denormal=None):
+    """No number is more than a place off, three where ``denormal`` says so, and hardly any is where neither results nor operands are at the ends of what f32 holds."""
     np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted))
     there = ~np.isnan(wanted)
     off = places_off(found[there], wanted[there])
-    assert off.max() <= 1
+    most = 1 if denormal is None else np.where(denormal[there], 3, 1)
+    assert (off <= most).all()
     same = off == 0
     np.testing.assert_array_equal(np.signbit(found[there][same]), np.signbit(wanted[there][same]))
     size = np.abs([wanted, *operands])
@@ -56,7 +57,8 @@ def test_quotients():
     below[: count**2] = np.tile(above[: count**2 : count], count)
     with np.errstate(all="ignore"):
         wanted = (above.astype(np.float64) / below.astype(np.float64)).astype(np.float32)
-    check(run(lambda a, b: a / b, a=above, b=below), wanted, above, below)
+    found = run(lambda a, b: a / b, a=above, b=below)
+    check(found, wanted, above, below, denormal=np.abs(above) < 2.0**-125)
 
 
 @pytest.mark.parametrize("part", [0, 1])

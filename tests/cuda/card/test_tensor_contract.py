@@ -81,8 +81,6 @@ def test_products_of_all_types_and_layouts(shape, layout, dtype):
 def test_every_tile_of_wgmma(tile, layout, monkeypatch):
     if not is_hopper():
         pytest.skip("wgmma is sm_90a's")
-    if layout != "NT" and tile.bn // tile.cluster % 64:
-        pytest.skip("its share of B is no whole chunk of columns")
 
     def write(spec, machine, found):
         blocks = machine.processors * tile.blocks // tile.cluster * tile.cluster
@@ -91,6 +89,35 @@ def test_every_tile_of_wgmma(tile, layout, monkeypatch):
     written_by(monkeypatch, tensor_product, write)
     check(1000, 1016, 520, layout)
     check(2048, 768, 64, layout)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("sharing", plan.SHARING)
+def test_blocks_that_share_the_terms_of_a_tile(sharing, layout, monkeypatch):
+    if not is_hopper():
+        pytest.skip("wgmma is sm_90a's")
+    tiles = [one for one in plan.WGMMA_TILES if one.cluster == one.blocks == 1 and not one.turns]
+    for tile in tiles:
+        if tile.bn > plan.WIDEST_SHARED:
+            continue
+
+        def write(spec, machine, found, tile=tile):
+            tiles = WgmmaCut(tile, 1, 0).raster(found).tiles
+            return write_by_wgmma(spec, machine, found, WgmmaCut(tile, 1, tiles * sharing, sharing))
+
+        written_by(monkeypatch, tensor_product, write)
+        check(200, 136, 1000, layout)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", ["bf16", "tf32"])
+def test_operands_that_are_read_word_by_word(dtype, layout, monkeypatch):
+    def write(spec, machine, found):
+        return write_by_mma(spec, machine, found, MmaCut(plan.MMA_TILES[-1], loose=True))
+
+    written_by(monkeypatch, tensor_product, write)
+    for shape in ((509, 251, 31), (130, 70, 66), (997, 1021, 115)):
+        check(*shape, layout, dtype)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

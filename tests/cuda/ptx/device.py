@@ -46,12 +46,15 @@ class Block:
     def bytes(self, space, address, count):
         if space == "global":
             return self.device.bytes(int(address), count)
-        block = self
-        if address >> REMOTE:
-            block = self.cluster.blocks[(int(address) >> REMOTE) - 1]
-            address = int(address) & ((1 << REMOTE) - 1)
+        block, address = self.owner(int(address))
         assert 0 <= address <= len(block.shared) - count, "outside of shared memory"
         return block.shared[int(address) : int(address) + count]
+
+    def owner(self, address):
+        """The block of the cluster whose shared memory an address is of, and the address there."""
+        if address >> REMOTE:
+            return self.cluster.blocks[(address >> REMOTE) - 1], address & ((1 << REMOTE) - 1)
+        return self, address
 
     def map_of(self, address):
         return self.maps[int(address)]
@@ -65,10 +68,16 @@ class Block:
                 return True
             return "again"
         state[2][warp] = state[1]
+        self.come(name, warp, count)
+        return "again"
+
+    def come(self, name, warp, count):
+        """A barrier of warps: one comes, whether it waits there or not."""
+        state = self.meetings.setdefault(name, [set(), 0, {}])
+        assert warp not in state[0], "a warp comes twice to a barrier that others have not come to"
         state[0].add(warp)
         if len(state[0]) == count:
             state[0], state[1] = set(), state[1] + 1
-        return "again"
 
 
 @dataclass

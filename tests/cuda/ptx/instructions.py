@@ -290,6 +290,13 @@ def named_barrier(warp, parts, operands, mask):
     return warp.block.meet(("bar", number), warp, count // LANES)
 
 
+def named_arrive(warp, parts, operands, mask):
+    assert mask.all(), "a part of a warp is at a barrier"
+    number, count = (int(warp.get(operand, np.uint32)[0]) for operand in operands)
+    warp.block.come(("bar", number), warp, count // LANES)
+    return True
+
+
 def cluster_arrive(warp, parts, operands, mask):
     assert mask.all()
     warp.block.cluster.arrive(warp)
@@ -331,7 +338,8 @@ def barrier_expect(warp, parts, operands, mask):
 def barrier_arrive(warp, parts, operands, mask):
     addresses = warp.address(operands[1])
     for lane in np.flatnonzero(mask):
-        warp.block.barriers[int(addresses[lane])].change(1)
+        block, address = warp.block.owner(int(addresses[lane]))
+        block.barriers[address].change(1)
     return True
 
 
@@ -340,6 +348,7 @@ def barrier_wait(warp, parts, operands, mask):
     (address,) = set(addresses[mask].tolist())
     passed = warp.block.barriers[address].phase != int(parity[mask][0])
     warp.put(operands[0], np.full(LANES, passed), mask)
+    warp.polls = 0 if passed else warp.polls + 1
     return bool(passed)
 
 
@@ -357,18 +366,27 @@ def tensor_copy(warp, parts, operands, mask):
     name, _, at = operands[1].strip("[]").partition(",")
     coordinates = [int(warp.get(x, np.int32)[lane]) for x in _names(at.strip())]
     described = block.map_of(warp.get(name.strip(), np.uint64)[lane])
-    barrier = block.barriers[int(warp.address(operands[2])[lane])]
     taps = []
     if "im2col" in parts:
         taps = [int(warp.get(x, np.uint16)[lane]) for x in _names(operands[3])]
+    at = int(warp.address(operands[2])[lane])
+    blocks = [block]
+    if "multicast::cluster" in parts:
+        chosen = int(warp.get(operands[3 + bool(taps)], np.uint16)[lane])
+        blocks = [one for i, one in enumerate(block.cluster.blocks) if chosen >> i & 1]
 
-    def arrive():
-        if taps:
-            barrier.change(0, -described.load_patches(block, to, coordinates, taps))
-        else:
-            barrier.change(0, -described.load(block, to, coordinates))
+    def bring(to_block):
+        def arrive():
+            if taps:
+                nbytes = described.load_patches(to_block, to, coordinates, taps)
+            else:
+                nbytes = described.load(to_block, to, coordinates)
+            to_block.barriers[at].change(0, -nbytes)
 
-    block.copies.append(arrive)
+        return arrive
+
+    for one in blocks:
+        one.copies.append(bring(one))
     return True
 
 
@@ -449,6 +467,7 @@ SPECIAL = {
     "shfl": shuffle,
     "elect": elect,
     "bar.sync": named_barrier,
+    "bar.arrive": named_arrive,
     "barrier.sync": named_barrier,
     "barrier.cta.sync": named_barrier,
     "barrier.cluster.arrive": cluster_arrive,

@@ -6,6 +6,9 @@ import numpy as np
 
 from .instructions import LANES, TOGETHER, Z, execute
 
+PATIENCE = 4
+"""After so many polls in vain there is a step of the lanes that are furthest ahead."""
+
 
 class Warp:
     """Registers and places of 32 lanes."""
@@ -19,6 +22,7 @@ class Warp:
         self.parked = np.zeros(LANES, bool)
         self.resting = np.zeros(LANES, bool)
         self.tid = number * LANES + Z
+        self.polls = 0
 
     # ------------------------------------------------------------- operands
 
@@ -94,10 +98,10 @@ class Warp:
             return False
         free = alive & ~self.parked
         assert free.any(), "parts of a warp wait for each other"
-        # Lanes that wait in vain let the others of their warp go on: what they wait for may be theirs to do.
-        if not (free & ~self.resting).any():
-            self.resting[:] = False
-        place = int(self.places[free & ~self.resting].min())
+        # Lanes that poll must not keep away those that they wait for.
+        places, ahead = self.places[free], self.polls >= PATIENCE
+        place = int(places.max() if ahead else places.min())
+        self.polls = 0 if ahead else self.polls
         mask = alive & (self.places == place)
         instruction = self.program.code[place]
         if instruction.op.startswith(TOGETHER) and (mask != alive).any():

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from ....graph.graph import Graph
 from ....graph.integers import round_up
 from ....io.memory import ALIGNMENT
+from ....lower.groups import Fusing
 from ....lower.loop_rows import of_rows, row_count, rows_each
 from ....lower.loops import CARRY, CONSTANT, Loop, loop_of
 from ....lower.lower import lower
@@ -153,7 +154,7 @@ def _step_of(kernel: Graph, whole: Plan) -> Plan | None:
     """The plan of a step of a loop's kernel, with the leaves of the whole one's."""
     from ....lower.roles import ended_ops
 
-    made = lower(kernel, target=whole.target, ended=ended_ops(), places_parts=True)
+    made = lower(kernel, target=whole.target, ended=ended_ops(), fusing=Fusing(places_parts=True))
     plans = [spec.inner for spec in made.specs.values() if spec.inner is not None]
     if len(plans) != 1 or plans[0] is None or len(made.kernels) != 1:
         return None

@@ -18,7 +18,8 @@ from ....graph import dtypes
 from ....graph.integers import ceil_div
 from ..instructions.warp import Cores
 from .fragments import WARP, Corner, Room, SumWriter
-from .mma import ROW, Block, Source, write_ring
+from .loaders import ROW, Block, Source, loader_of
+from .mma import write_ring
 from .operands import PIECE
 from .raster import Raster
 
@@ -53,7 +54,8 @@ class FmaTile:
     def name(self) -> str:
         """What tells it from others."""
         together = f", {self.blocks} together" if self.blocks > 1 else ""
-        return f"fma {self.bm}x{self.bn}, {self.stages} stages{together}"
+        ahead = f", {self.ahead} fours" if self.ahead > 1 else ""
+        return f"fma {self.bm}x{self.bn}, {self.stages} stages{together}{ahead}"
 
     @property
     def down(self) -> int:
@@ -154,14 +156,21 @@ class _Thread:
         """Add the products of a stage."""
         b = self.builder
         with b.for_(0, TERMS // FOUR, self.ahead, name="four") as four:
+            following = self._read(stage, four)
             for number in range(self.ahead):
-                own = b.let(four + number)
-                rows, columns = (reader.read(stage, own) for reader in self.readers)
+                rows, columns = following
+                if number + 1 < self.ahead:
+                    # On their way while these are multiplied.
+                    following = self._read(stage, b.let(four + (number + 1)))
                 for term in range(FOUR):
                     for i, row in enumerate(rows):
                         for j, column in enumerate(columns):
                             total = self.sums[i][j]
                             total.set(b.fma(row[term], column[term], total))
+
+    def _read(self, stage: Value, four: Value) -> list[list[list[Value]]]:
+        """Both operands' numbers of a four of terms."""
+        return [reader.read(stage, four) for reader in self.readers]
 
 
 def write_fma(
@@ -182,7 +191,7 @@ def write_fma(
         Block(place.batch, place.column, tile.bn, tile.bm * ROW),
     )
     loaders = [
-        source.loader(dispatch, cores, block, (2, None))
+        loader_of(dispatch, cores, source, block, (2, None))
         for source, block in zip(sources, blocks, strict=True)
     ]
     # A warp has four threads down and eight across.

@@ -64,13 +64,14 @@ class SumWriter:
     Args:
         builder: where the code goes.
         cores: reads and writes shared memory.
-        product: what is computed.
+        product: what is computed. Of one in halves, a row of the room has columns of the first half, and then the same of the second.
         room: the warp's shared memory.
     """
 
     def __init__(self, builder: Simt, cores: Cores, product: Product, room: Room) -> None:
         b = self.builder = builder
-        self.cores, self.product, self.room = cores, product, room
+        self.cores, self.product, self.room = cores, product.taken, room
+        self.values = len(product.halves) or 1
         self.lane = b.let(b.local & (WARP - 1), "lane")
 
     def take(self, sink: Sink, corner: Corner, count: int) -> None:
@@ -78,7 +79,7 @@ class SumWriter:
 
         What several units read from memory is on its way before the first of them is written.
         """
-        b, lane, columns = self.builder, self.lane, self.room.columns
+        b, lane, columns = self.builder, self.lane, self.room.columns // self.values
         unit = sink.unit
         across = min(columns // unit, WARP)
         high = WARP // across
@@ -96,13 +97,20 @@ class SumWriter:
                     column = b.let(corner.column + place)
                     at = self._clipped(column, self.product.n, unit)
                     units.append((inside, row, target, place, column, sink.read_ahead(target, at)))
-            for inside, row, target, place, column, ahead in units:
-                sums = self._read(inside, place, unit)
-                with b.if_(
+            sums = [
+                [
+                    total
+                    for value in range(self.values)
+                    for total in self._read(inside, b.let(place + value * columns), unit)
+                ]
+                for inside, _, _, place, _, _ in units
+            ]
+            for own_sums, (_, row, target, _, column, ahead) in zip(sums, units, strict=True):
+                where = (
                     row < self.product.m if self._cut(self.product.m) else None,
                     column < self.product.n if self._cut(self.product.n) else None,
-                ):
-                    sink.write(target, column, sums, ahead)
+                )
+                sink.write(target, column, own_sums, ahead, where)
 
     def _clipped(self, place: Value, extent: int, unit: int) -> Number:
         """A row or column, or the last one that there is: what is read there is not written."""

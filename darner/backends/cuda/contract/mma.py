@@ -6,27 +6,22 @@ reads eight rows without a bank twice. The fragments of the next 32 bytes of K a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from ....codegen.ir.index import Number
-from ....codegen.simt.builder import Memory, Simt, Value, Variable
-from ....codegen.simt.contract.load import offset
+from ....codegen.simt.builder import Simt, Value, Variable
 from ....codegen.simt.contract.product import Product
 from ....codegen.simt.contract.tiles import SinkOf
 from ....codegen.simt.dispatch import Dispatch
-from ....codegen.simt.elements import ThreadElements
 from ....graph import dtypes
 from ....graph.integers import ceil_div
 from ..instructions.warp import Cores
 from .fragments import Corner, FragmentWriter, Room
-from .operands import PIECE, Layout
+from .loaders import ROW, Block, Loader, Source, loader_of
 from .raster import Raster
 
-ROW = 128
-"""Bytes of K in a tile."""
 STEPS = 4
 """Products along K of a tile: 32 bytes each."""
 
@@ -76,150 +71,21 @@ class MmaTile:
 
 @dataclass(frozen=True)
 class MmaCut:
-    """A tile, and the number of parts that sums are cut into."""
+    """A tile, the number of parts that sums are cut into, and whether operands that lie in no whole pieces are read as they lie, or packed first."""
 
     tile: MmaTile
     parts: int = 1
+    loose: bool = False
 
     @property
     def name(self) -> str:
         """What tells it from others."""
-        return self.tile.name + (f", {self.parts} parts" if self.parts > 1 else "")
+        parts = f", {self.parts} parts" if self.parts > 1 else ""
+        return self.tile.name + parts + (", not packed" if self.loose else "")
 
     def raster(self, product: Product) -> Raster:
         """The order of a product's tiles."""
         return Raster.of(product, self.tile.bm, self.tile.bn, self.parts)
-
-
-@dataclass(frozen=True)
-class Source:
-    """An operand: how it lies, the memory that it lies in as items of 16 bytes, and rows (or columns) in all."""
-
-    layout: Layout
-    memory: Memory
-    extent: int
-    terms: int
-
-    def loader(
-        self, dispatch: Dispatch, cores: Cores, block: Block, shifts: Shifts = (0, 0)
-    ) -> PieceLoader:
-        """What brings its tiles; see ``PieceLoader``."""
-        return PieceLoader(dispatch, cores, self, block, shifts)
-
-
-@dataclass(frozen=True)
-class Block:
-    """Where a block of threads works: a matrix of the batch, the first row or column, and its tile's rows and place in a stage."""
-
-    batch: Number
-    first: Value
-    rows: int
-    at: int
-
-
-Shifts = tuple[int | None, int | None]
-
-
-class PieceLoader:
-    """Brings tiles of one operand to shared memory, in pieces of 16 bytes that each thread has a share of.
-
-    Args:
-        dispatch: where the code goes.
-        cores: copies.
-        source: the operand.
-        block: which part of it.
-        shifts: so many low bits of a line's number do not count in its swizzle, as lines that 8 lanes read together differ in what is above: of operands along K, and of others; None swizzles nothing,
-            and -1 by twice the number, for lines of which 8 lanes read two pieces each.
-    """
-
-    def __init__(
-        self,
-        dispatch: Dispatch,
-        cores: Cores,
-        source: Source,
-        block: Block,
-        shifts: Shifts = (0, 0),
-    ) -> None:
-        b = self.builder = dispatch.builder
-        self.cores, self.source, self.block = cores, source, block
-        layout = source.layout
-        self.elements: ThreadElements = dispatch.elements()
-        places = self.elements.places
-        self.along_k = layout.along == "summed"
-        self.across = ROW // PIECE if self.along_k else block.rows * layout.dtype.itemsize // PIECE
-        self.lines = block.rows if self.along_k else ROW // layout.dtype.itemsize
-        self.apart = dispatch.threads // self.across
-        self.piece = b.let(b.local % self.across, "piece")
-        self.line = b.let(b.local // self.across, "line")
-        origin = places.add(
-            offset(self.elements, block.batch, layout.in_pieces("batch")),
-            layout.offset // layout.piece,
-        )
-        free = layout.in_pieces("free")
-        self.bases: list[Number] = []
-        if self.along_k:
-            for i in range(self.lines // self.apart):
-                row = b.let(b.min(block.first + (self.line + i * self.apart), source.extent - 1))
-                self.bases.append(self._kept(places.add(origin, offset(self.elements, row, free))))
-        else:
-            piece = b.let(block.first // layout.piece + self.piece)
-            last = ceil_div(source.extent, layout.piece) - 1
-            inside = b.let(b.min(piece, last))
-            self.bases.append(self._kept(places.add(origin, offset(self.elements, inside, free))))
-            self.width = self._bytes_of(piece, source.extent)
-        shift = shifts[not self.along_k]
-        count = self.lines // self.apart
-        pitch = self.across * PIECE
-        if shift is None or self.apart % (4 if shift < 0 else 8 << shift) == 0:
-            # The swizzle is the same for all of them.
-            first = self._place(self.line, shift)
-            self.tos = [first + i * self.apart * pitch for i in range(count)]
-        else:
-            lines = [b.let(self.line + i * self.apart) for i in range(count)]
-            self.tos = [self._place(line, shift) for line in lines]
-
-    def _place(self, line: Value, shift: int | None) -> Value:
-        """Where this thread's piece of a line goes in a stage."""
-        b = self.builder
-        piece = self.piece
-        if shift is not None:
-            piece = b.let(piece ^ ((line & 3) << 1 if shift < 0 else (line >> shift) & 7))
-        return b.let(line * (self.across * PIECE) + (piece << 4) + self.block.at, "to")
-
-    def _kept(self, number: Number) -> Number:
-        return number if isinstance(number, int) else self.builder.let(number)
-
-    def _bytes_of(self, piece: Value, extent: int) -> Value | int:
-        """Bytes of a piece that there are, along an axis of so many elements."""
-        b, layout = self.builder, self.source.layout
-        count = ceil_div(extent, layout.piece)
-        whole = b.choose(piece < count, b.index(PIECE), 0)
-        if extent % layout.piece == 0:
-            return b.let(whole)
-        rest = extent % layout.piece * layout.dtype.itemsize
-        return b.let(b.choose(piece == count - 1, b.index(rest), whole))
-
-    def copy(self, block: Value, stage: Value) -> None:
-        """Copy the tile of a block of terms to the stage at an address; beyond the operand there are zeros."""
-        b, source, layout = self.builder, self.source, self.source.layout
-        places = self.elements.places
-        steps = layout.in_pieces("summed")
-        terms = ROW // layout.dtype.itemsize
-        if self.along_k:
-            piece = b.let(block * self.across + self.piece)
-            nbytes = self._bytes_of(piece, source.terms)
-            inside = b.let(b.min(piece, ceil_div(source.terms, layout.piece) - 1))
-            moved = self._kept(offset(self.elements, inside, steps))
-            for base, to in zip(self.bases, self.tos, strict=True):
-                item = places.value(places.add(base, moved))
-                self.cores.copy_async(b.let(stage + to), source.memory, item, nbytes)
-            return
-        for i, to in enumerate(self.tos):
-            term = b.let(block * terms + (self.line + i * self.apart))
-            inside = b.let(b.min(term, source.terms - 1))
-            item = places.value(places.add(self.bases[0], offset(self.elements, inside, steps)))
-            nbytes = b.let(b.choose(term < source.terms, self.width, 0))
-            self.cores.copy_async(b.let(stage + to), source.memory, item, nbytes)
 
 
 class FragmentReader:
@@ -360,7 +226,7 @@ def write_mma(
     )
     dtype = sources[0].layout.dtype
     loaders = [
-        source.loader(dispatch, cores, block, (0, 0 if dtype.itemsize == 2 else -1))
+        loader_of(dispatch, cores, source, block, (0, 0 if dtype.itemsize == 2 else -1))
         for source, block in zip(sources, blocks, strict=True)
     ]
     warp = b.let(b.local // 32, "warp")
@@ -372,23 +238,33 @@ def write_mma(
     ]
     own = _Warp(b, cores, tile, "tf32" if dtype is dtypes.f32 else dtype.name, readers)
     total = ceil_div(product.k, ROW // dtype.itemsize)
-    _write_loop(cores, own, loaders, *raster.blocks(b, place.part, total))
-    corner = Corner(place.batch, b.let(place.row + row), b.let(place.column + column))
+    # Blocks beyond the last one are not brought, where it is known which that is.
+    most = total if cut.parts == 1 else None
+    _write_loop(cores, own, loaders, raster.blocks(b, place.part, total), most)
+    values = len(product.halves) or 1
+    own_column = b.let((place.column + column) // values)
+    corner = Corner(place.batch, b.let(place.row + row), own_column)
     room = Room(b.let(cores.base + warp * (tile.wm * tile.wn * 4)), tile.wn)
     took.begin()
     FragmentWriter(b, cores, product, room).write(took, corner, own.sums)
 
 
 def _write_loop(
-    cores: Cores, own: _Warp, loaders: Sequence[PieceLoader], first: Value, last: Value
+    cores: Cores,
+    own: _Warp,
+    loaders: Sequence[Loader],
+    blocks: tuple[Value, Value],
+    most: int | None,
 ) -> None:
-    """Write the loop over blocks of terms."""
+    """Write the loop over blocks of terms, of which there are at most so many."""
     b, tile = own.builder, own.tile
+    first, last = blocks
 
-    def copy(block: Value, stage: Value) -> None:
-        for loader in loaders:
-            loader.copy(block, stage)
+    def start(block: Value, stage: Value, number: int) -> list[Callable[[], None]]:
+        there = most is None or number < most
+        ends = [loader.start(block, stage) for loader in loaders] if there else []
         cores.commit()
+        return ends
 
     def arrive() -> None:
         cores.wait(tile.stages - 2)
@@ -399,11 +275,13 @@ def _write_loop(
         return b.let(b.choose(stage == end, cores.base, stage + tile.stage_bytes))
 
     for i in range(tile.stages - 1):
-        copy(b.let(first + i), b.let(cores.base + i * tile.stage_bytes))
+        for end in start(b.let(first + i), b.let(cores.base + i * tile.stage_bytes), i):
+            end()
     arrive()
     current = b.variable(cores.base, "current")
     filled = b.variable(b.let(cores.base + (tile.stages - 1) * tile.stage_bytes), "filled")
     held = [b.variable(word, "held") for word in own.fragments(b.let(cores.base), 0)]
+    ends: list[Callable[[], None]] = []
     with b.for_(first, last, name="block") as block:
         stage = b.let(current, "stage")
         fragments: list[Value] = [b.let(word) for word in held]
@@ -417,9 +295,13 @@ def _write_loop(
                 ahead = own.fragments(stage, step + 1)
             if step == 0:
                 to = b.let(filled)
-                copy(b.let(block + (tile.stages - 1)), to)
+                ends = start(b.let(block + (tile.stages - 1)), to, tile.stages - 1)
                 filled.set(following(to))
             own.multiply(fragments)
+            if step == STEPS - 2:
+                # What a thread read by itself has come in the meantime.
+                for end in ends:
+                    end()
             fragments = ahead
         for variable, word in zip(held, fragments, strict=True):
             variable.set(word)
@@ -447,15 +329,16 @@ def write_ring(
     b: Simt,
     cores: Cores,
     tile: RingTile,
-    loaders: Sequence[PieceLoader],
+    loaders: Sequence[Loader],
     blocks: tuple[Value, Value],
 ) -> Iterator[Value]:
     """Write a loop over blocks of terms: what is written inside has the address of a stage that is there; after the loop, all of shared memory is free."""
 
     def copy(block: Value, stage: Value) -> None:
-        for loader in loaders:
-            loader.copy(block, stage)
+        ends = [loader.start(block, stage) for loader in loaders]
         cores.commit()
+        for end in ends:
+            end()
 
     def following(stage: Value) -> Value:
         end = cores.base + (tile.stages - 1) * tile.stage_bytes

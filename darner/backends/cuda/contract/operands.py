@@ -30,6 +30,7 @@ class Layout:
         batch: sizes and strides of the batch axes, the outermost first; so are ``free`` and ``summed``.
         free: those of the rows or columns.
         summed: those of the summed axes.
+        whole: whether pieces begin at multiples of 16 bytes, and their elements are neighbours.
     """
 
     dtype: DType
@@ -38,6 +39,7 @@ class Layout:
     batch: Steps
     free: Steps
     summed: Steps
+    whole: bool = True
 
     @property
     def piece(self) -> int:
@@ -64,7 +66,7 @@ class Layout:
         """Whether a tensor map can say where it lies: one axis of rows, one of terms, at most three of the batch."""
         single = len(self.free) == 1 and len(self.summed) == 1 and len(self.batch) <= 3
         outer = (stride for axes in (self.batch, self.free, self.summed) for _, stride in axes)
-        return single and all(stride > 0 for stride in outer)
+        return self.whole and single and all(stride > 0 for stride in outer)
 
 
 def layout_of(product: Product, side: int, *, transposed: bool = True) -> Layout | None:
@@ -103,7 +105,26 @@ def lying_layout(product: Product, side: int, *, transposed: bool = True) -> Lay
             for _, stride in (axes[:-1] if name == along else axes)
         ]
         if all(stride % piece == 0 for stride in others):
-            return Layout(leaf.dtype, along, operand.offset, **groups)
+            batch, free, summed = (groups[name] for name in ("batch", "free", "summed"))
+            return Layout(leaf.dtype, along, operand.offset, batch, free, summed)
+    return None
+
+
+def loose_layout(product: Product, side: int, *, transposed: bool = True) -> Layout | None:
+    """How an operand is read word by word where it lies in no whole pieces, or None where that is not worth while.
+
+    Elements of 16 bits are neighbours along one axis. Those of f32 lie as they like, but lanes beside each other should read what lies together.
+    """
+    operand = product.operands[side]
+    leaf = operand.leaf
+    free, summed = (steps(axes, side) for axes in (product.free(side), product.summed))
+    batch = steps(product.batch, side)
+    if leaf.op.facts.decodes or any(step < 0 for axes in (batch, free, summed) for _, step in axes):
+        return None
+    for along, axes in (("summed", summed), ("free", free)):
+        if [step for _, step in axes] == [1]:
+            own = along if transposed else "summed"
+            return Layout(leaf.dtype, own, operand.offset, batch, free, summed, whole=False)
     return None
 
 

@@ -6,13 +6,14 @@ Everything that measurements decide stands here. Times are in microseconds, of a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ....codegen.simt.contract.product import Product, part_bytes
 from ....graph.integers import ceil_div
 from ..machine import Capability, Machine
 from .fma import FmaCut, FmaTile
 from .mma import MmaCut, MmaTile
-from .operands import Layout
+from .operands import Layout, layout_of, loose_layout
 from .wgmma import WgmmaCut, WgmmaTile
 
 FEW = 8
@@ -26,12 +27,19 @@ WGMMA_TILES = (
     WgmmaTile(128, 192, 4, 2, cluster=2, slabs=2, registers=(40, 232), full=0.79),
     WgmmaTile(128, 256, 4, 2, slabs=2, registers=(40, 232), full=0.78),
     WgmmaTile(128, 128, 6, 2, full=0.74),
+    WgmmaTile(128, 128, 6, 2, registers=(40, 232), turns=True, full=0.76),
+    WgmmaTile(128, 128, 6, 2, cluster=2, registers=(40, 232), turns=True, full=0.77),
     WgmmaTile(64, 256, 4, 1, slabs=2, full=0.76),
     WgmmaTile(64, 192, 6, 1, slabs=2, full=0.78),
     WgmmaTile(64, 128, 8, 1, slabs=2, full=0.70),
     WgmmaTile(128, 64, 8, 2, full=0.66),
     WgmmaTile(64, 64, 10, 1, full=0.55),
     WgmmaTile(64, 64, 5, 1, blocks=2, full=0.55),
+    WgmmaTile(128, 128, 6, 2, cluster=2, full=0.74),
+    WgmmaTile(64, 256, 4, 1, cluster=2, slabs=2, full=0.76),
+    WgmmaTile(128, 192, 4, 2, slabs=2, registers=(40, 232), full=0.76),
+    WgmmaTile(64, 128, 4, 1, blocks=2, full=0.68),
+    WgmmaTile(64, 192, 3, 1, blocks=2, full=0.72),
 )
 """The tiles of ``wgmma``, with the share of the peak that prototypes reached on an H200."""
 
@@ -49,6 +57,8 @@ MMA_TILES = (
 FMA_TILES = (
     FmaTile(128, 128, 3, blocks=2, full=0.80),
     FmaTile(128, 128, 3, ahead=2, full=0.74),
+    FmaTile(128, 128, 3, ahead=4, full=0.75),
+    FmaTile(128, 128, 3, ahead=8, full=0.75),
     FmaTile(128, 64, 4, full=0.66),
     FmaTile(64, 128, 4, full=0.66),
     FmaTile(64, 64, 4, blocks=3, full=0.64),
@@ -69,8 +79,26 @@ CLOCK = 1800.0
 """Cycles in a microsecond."""
 BYTES = 3_600_000.0
 """That go to or from memory in a microsecond."""
+CACHED = 10_000_000.0
+"""Bytes that all multiprocessors read from the L2 cache in a microsecond."""
+CUT_LINES = 1.8
+"""So many times as long it takes to read rows of 128 bytes that begin within a line of the cache."""
+CACHED_BY_ONE = 80_000.0
+"""The same of one."""
 BYTES_OF_ONE = 45_000.0
 """The same of one multiprocessor, while the others rest."""
+PACK = 2.0
+"""A launch that packs an operand."""
+PACKED = 2_000_000.0
+"""Bytes that it reads and writes in a microsecond."""
+LOOSE = 0.7
+"""A block of terms takes so long at least where words are read one by one."""
+SHARING = (2, 4)
+"""Blocks of a cluster that may share the terms of a tile."""
+WIDEST_SHARED = 192
+"""The most columns of such a tile, for its registers' sake."""
+EXCHANGE = 1.0
+"""What it takes to add up their sums."""
 LEAST_BLOCKS = 4
 """Blocks of terms that a part of sums has at least."""
 MOST_PARTS = 16
@@ -96,15 +124,37 @@ def multiplied(capability: Capability, itemsize: int) -> float:
 Cut = WgmmaCut | MmaCut
 
 
+def packed_sides(product: Product) -> list[int]:
+    """The operands that tensor cores' copies cannot read where they lie, by their numbers."""
+    free = product.operands[0].leaf.dtype.itemsize == 2
+    return [side for side in range(2) if layout_of(product, side, transposed=free) is None]
+
+
+def can_be_loose(product: Product) -> bool:
+    """Whether operands that would be packed can be read word by word."""
+    free, sides = product.operands[0].leaf.dtype.itemsize == 2, packed_sides(product)
+    return bool(sides) and all(loose_layout(product, side, transposed=free) for side in sides)
+
+
 def ranked(product: Product, layouts: tuple[Layout, Layout], machine: Machine) -> list[Cut]:
     """The ways to cut a product: what is expected to take the least time first."""
     found: list[Cut] = []
     if machine.arch == "sm_90a" and not machine.emulated and all(x.tiled for x in layouts):
         for tile in WGMMA_TILES:
-            if _has_room(tile, layouts, machine):
+            pairs = not product.halves or tile.bn % 128 == 0
+            if pairs and tile.shared_bytes * tile.blocks <= machine.most_shared:
                 found += _wgmma_cuts(product, tile, layouts, machine)
-    if not found:
-        return [*ranked_gathered(product, layouts[0].dtype.itemsize, machine)]
+    loose = not product.halves and can_be_loose(product)
+    if not found or loose:
+        tiles = [tile for tile in MMA_TILES if tile.shared_bytes <= machine.most_shared]
+        if machine.emulated:
+            # Compiling takes longer there than running.
+            tiles = [tile for tile in tiles if tile.wm * tile.wn <= 1024]
+        if product.halves:
+            tiles = [tile for tile in tiles if product.n % tile.wn == 0]
+        parts = _parts(product, layouts[0].dtype.itemsize)
+        kinds = [loose] if found else {False, loose}
+        found += [MmaCut(tile, count, kind) for tile in tiles for count in parts for kind in kinds]
     return sorted(found, key=lambda cut: expected(product, layouts, cut, machine))
 
 
@@ -123,24 +173,29 @@ def ranked_gathered(
         filling = [machine.processors * turn // count for turn in (1, 2)] if read else []
         found += [MmaCut(tile, parts) for parts in _parts(product, itemsize, filling)]
     rate = multiplied(machine.capability, itemsize)
-    return sorted(found, key=lambda cut: _expected(product, cut, rate, itemsize, machine, read))
-
-
-def _has_room(tile: WgmmaTile, layouts: tuple[Layout, Layout], machine: Machine) -> bool:
-    """Whether a tile fits: in shared memory, and B's shares in chunks of 64 where one of the operands is contiguous along rows or columns.
-
-    For B that must be so. For A it need not, but with shares of 96 a kernel has waited for ever on an H200, and why is not known.
-    """
-    share = tile.bn // tile.cluster
-    chunks = all(layout.along == "summed" for layout in layouts) or share % 64 == 0
-    return chunks and tile.shared_bytes * tile.blocks <= machine.most_shared
+    return sorted(
+        found, key=lambda cut: _expected(product, cut, rate, itemsize, machine, nbytes=read)
+    )
 
 
 def _wgmma_cuts(
     product: Product, tile: WgmmaTile, layouts: tuple[Layout, Layout], machine: Machine
 ) -> list[Cut]:
-    parts = _parts(product, layouts[0].dtype.itemsize)
-    return [WgmmaCut(tile, count, 0).of(product, machine.processors) for count in parts]
+    found: list[Cut] = []
+    for parts in _parts(product, layouts[0].dtype.itemsize):
+        cut = WgmmaCut(tile, parts, 0)
+        tiles = cut.raster(product).tiles
+        most = machine.processors * tile.blocks // tile.cluster
+        found.append(replace(cut, blocks=min(tiles, most) * tile.cluster))
+    if tile.cluster == tile.blocks == 1 and not tile.turns and tile.bn <= WIDEST_SHARED:
+        tiles = WgmmaCut(tile, 1, 0).raster(product).tiles
+        total = ceil_div(product.k, 128 // layouts[0].dtype.itemsize)
+        for sharing in SHARING:
+            whole = ceil_div(total, ceil_div(total, sharing)) == sharing
+            room = tile.bm * tile.bn * 4 <= tile.slabs_at
+            if whole and room and total >= 2 * sharing and tiles * sharing <= machine.processors:
+                found.append(WgmmaCut(tile, 1, tiles * sharing, sharing))
+    return found
 
 
 def ranked_mapped(
@@ -150,14 +205,16 @@ def ranked_mapped(
     itemsize = layouts[0].dtype.itemsize
     found = []
     for tile in WGMMA_TILES:
-        if not _has_room(tile, layouts, machine):
+        if tile.turns or tile.shared_bytes * tile.blocks > machine.most_shared:
             continue
         count = WgmmaCut(tile, 1, 0).raster(product).tiles * tile.cluster
         filling = [machine.processors * tile.blocks * turn // count for turn in (1, 2)]
         for parts in _parts(product, itemsize, filling):
             found.append(WgmmaCut(tile, parts, 0).of(product, machine.processors))
     rate = multiplied(machine.capability, itemsize)
-    return sorted(found, key=lambda cut: _expected(product, cut, rate, itemsize, machine, read))
+    return sorted(
+        found, key=lambda cut: _expected(product, cut, rate, itemsize, machine, nbytes=read)
+    )
 
 
 def ranked_plain(product: Product, machine: Machine, read: int | None = None) -> list[FmaCut]:
@@ -166,11 +223,13 @@ def ranked_plain(product: Product, machine: Machine, read: int | None = None) ->
     if machine.emulated:
         tiles = tiles[-1:]
     found = [FmaCut(tile, parts) for tile in tiles for parts in _parts(product, 4)]
-    return sorted(found, key=lambda cut: _expected(product, cut, FMA, 4, machine, read))
+    return sorted(found, key=lambda cut: _expected(product, cut, FMA, 4, machine, nbytes=read))
 
 
 def _parts(product: Product, itemsize: int, besides: Sequence[int] = ()) -> list[int]:
     """The numbers of parts that sums may be cut into, these ``besides`` among them: no part is empty."""
+    if product.halves:
+        return [1]
     blocks = ceil_div(product.k, 128 // itemsize)
     found, some = {1}, [2, 4, 8, MOST_PARTS, *besides]
     for parts in some:
@@ -188,7 +247,21 @@ def expected(product: Product, layouts: tuple[Layout, Layout], cut: Cut, machine
     Within a fifth of what was measured on an H200 by prototypes, for 128 x 576 x 576 up to 8192 x 8192 x 8192.
     """
     itemsize = layouts[0].dtype.itemsize
-    return _expected(product, cut, multiplied(machine.capability, itemsize), itemsize, machine)
+    rate = multiplied(machine.capability, itemsize)
+    lines = tuple(CUT_LINES if _cuts_lines(layout) else 1.0 for layout in layouts)
+    found = _expected(product, cut, rate, itemsize, machine, lines)
+    if isinstance(cut, MmaCut) and cut.loose:
+        return found
+    for side in packed_sides(product):
+        elements = product.count * product.k * (product.n if side else product.m)
+        found += PACK + 2 * elements * itemsize / PACKED
+    return found
+
+
+def _cuts_lines(layout: Layout) -> bool:
+    """Whether rows of 128 bytes begin within lines of the cache."""
+    others = layout.batch + layout.free + layout.summed
+    return any(step * layout.dtype.itemsize % 128 for _, step in others if step != 1)
 
 
 def _expected(  # many parameters: a product, how it is cut, and what of the machine counts
@@ -197,13 +270,15 @@ def _expected(  # many parameters: a product, how it is cut, and what of the mac
     rate: float,
     itemsize: int,
     machine: Machine,
+    lines: Sequence[float] = (1.0, 1.0),
     nbytes: int | None = None,
 ) -> float:
     """The microseconds that a product takes where a multiprocessor adds so many products in a cycle, of operands of ``nbytes``."""
     tile = cut.tile
-    blocks = ceil_div(ceil_div(product.k, 128 // itemsize), cut.parts)
+    shared = cut.sharing if isinstance(cut, WgmmaCut) else 1
+    blocks = ceil_div(ceil_div(product.k, 128 // itemsize), cut.parts * shared)
     cluster = tile.cluster if isinstance(tile, WgmmaTile) else 1
-    tiles = cut.raster(product).tiles * cluster
+    tiles = cut.raster(product).tiles * cluster * shared
     together = tile.blocks
     each = ceil_div(tiles, machine.processors * together)
     # Blocks of a multiprocessor share what multiplies; one alone has it to itself.
@@ -212,7 +287,18 @@ def _expected(  # many parameters: a product, how it is cut, and what of the mac
     moved = product.count * product.m * product.n * product.beside / BYTES
     # While a block writes, it does not multiply; another of the multiprocessor does.
     write = tile.bm * tile.bn * product.beside / BYTES_OF_ONE if cut.parts == 1 else 0.0
-    time = each * (TILE + write * sharing + blocks * max(work * sharing, LATENCY))
+    write = write / shared + (EXCHANGE if shared > 1 else 0.0)
+    latency = LOOSE if isinstance(cut, MmaCut) and cut.loose else LATENCY
+    # Operands come from the L2 cache, lines that are cut in two as two.
+    brought = (tile.bm * lines[0] + tile.bn / cluster * lines[1]) * 128
+    reads = blocks * tiles * brought / min(CACHED, tiles * CACHED_BY_ONE)
+    multiply = blocks * max(work * sharing, latency)
+    if isinstance(tile, WgmmaTile) and tile.turns:
+        # One warpgroup writes while the other multiplies.
+        time = each * max(multiply, (TILE + write + multiply) / 2) + TILE + write
+    else:
+        time = each * (TILE + write * sharing + multiply)
+    time = max(time, reads)
     if nbytes is None:
         nbytes = product.count * (product.m + product.n) * product.k * itemsize
     read = nbytes / BYTES

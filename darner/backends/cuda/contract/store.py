@@ -55,7 +55,7 @@ class Slabs:
 
 def result_map(product: Product, body: Graph) -> ResultMap | None:
     """How a product's sums are written by tensor map: if nothing but a cast comes after them, and they lie in rows of whole 16 bytes."""
-    if len(body.outputs) != 1:
+    if len(body.outputs) != 1 or product.halves:
         return None
     (output,) = body.outputs
     node = product.node

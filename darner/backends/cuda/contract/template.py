@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from typing import cast
 
 from ....codegen.elements.elements import can_emit
@@ -19,13 +20,15 @@ from ....graph import dtypes
 from ....graph.errors import InternalError
 from ....graph.integers import ceil_div
 from ....lower.plan import Spec
+from ....lower.specs import sizes
 from ....lower.strided import is_tf32, is_view
 from ..instructions.warp import Cores, cores_of
 from ..machine import TENSOR_CORES, Machine
 from ..printer import Printer
 from .fma import FmaCut, write_fma
-from .mma import MmaCut, Source, write_mma
-from .operands import Layout, layout_of, packed_elements, packed_layout
+from .loaders import Source
+from .mma import MmaCut, write_mma
+from .operands import PIECE, Layout, layout_of, loose_layout, packed_elements, packed_layout
 from .pack import pack_stage
 from .plan import FEW, LEAST_PLAIN, SHORT, Cut, ranked, ranked_plain
 from .store import result_map
@@ -58,7 +61,7 @@ def _product(spec: Spec, machine: Machine, *, tf32: bool) -> Product | None:
     """The product of a spec whose sums are f32, and whose operands are floats of one type that lie in memory; with columns beside each other in the result."""
     if machine.capability < TENSOR_CORES or spec.kind != "contract" or not can_emit(spec.body):
         return None
-    product = product_of(spec, tf32=tf32)
+    product = product_of(spec, tf32=tf32, halves=tf32)
     if product is None or product.node.dtype.name not in ("f32", "bf16", "f16"):
         return None
     leaves = [operand.leaf for operand in product.operands]
@@ -96,17 +99,19 @@ class Given:
 
 
 def givens_of(
-    product: Product, begin: int, *, transposed: bool | None = None
+    product: Product, begin: int, *, transposed: bool | None = None, loose: bool = False
 ) -> tuple[list[Given], int]:
     """Both operands, packed ones from byte ``begin`` of scratch memory on; and the bytes of scratch memory.
 
-    ``transposed`` says whether operands may be contiguous along rows or columns: for tensor cores those of 16 bits may.
+    ``transposed`` says whether operands may be contiguous along rows or columns: for tensor cores those of 16 bits may. With ``loose`` those are not packed that can be read word by word.
     """
     found = []
     for side in range(2):
         dtype = product.operands[side].leaf.dtype
         free = dtype.itemsize == 2 if transposed is None else transposed
         layout = layout_of(product, side, transposed=free)
+        if layout is None and loose:
+            layout = loose_layout(product, side, transposed=free)
         if layout is not None:
             found.append(Given(layout))
             continue
@@ -172,22 +177,29 @@ def _write_ring(
     tile, parts = cut.tile, cut.parts
     begin = parts * part_bytes(product) if parts > 1 else 0
     transposed = True if isinstance(cut, FmaCut) else None
-    givens, scratch = givens_of(product, begin, transposed=transposed)
-    stages = _packs(spec, machine, product, givens)
-    dispatch = Dispatch(spec, machine, threads=tile.threads, whole=product.in_fours)
+    loose = isinstance(cut, MmaCut) and cut.loose
+    lying = product
+    if isinstance(cut, MmaCut) and product.halves:
+        # A warp has as many columns of either half.
+        lying = product.interleaved(cut.tile.wn // 2)
+    givens, scratch = givens_of(lying, begin, transposed=transposed, loose=loose)
+    stages = _packs(spec, machine, lying, givens)
+    dispatch = Dispatch(spec, machine, threads=tile.threads, whole=product.taken.in_fours)
     cast(Printer, dispatch.builder).blocks_together(tile.blocks)
     cores = cores_of(dispatch.builder, machine, tile.shared_bytes)
     sink = _sink(dispatch, product, parts)
     sources = []
     for side, given in enumerate(givens):
         layout = given.layout
+        leaf = product.operands[side].leaf
+        count = packed_elements(layout) if given.packed else prod(sizes(leaf))
         if given.packed:
-            count = packed_elements(layout)
             memory = dispatch.scratch(given.start, count, layout.dtype, vector=layout.piece)
         else:
-            leaf = product.operands[side].leaf
-            memory = dispatch.as_vectors(dispatch.operand(leaf), layout.piece)
-        sources.append(Source(layout, memory, product.n if side else product.m, product.k))
+            item = PIECE if layout.whole else 4
+            memory = dispatch.as_vectors(dispatch.operand(leaf), item // layout.dtype.itemsize)
+        extent = product.n if side else product.m
+        sources.append(Source(layout, memory, extent, product.k, count))
     write(dispatch, cores, sources, sink)
     stages.append(dispatch.finish(cut.raster(product).tiles))
     return _written(spec, machine, product, parts, stages, scratch)
@@ -198,7 +210,7 @@ def write_by_wgmma(spec: Spec, machine: Machine, product: Product, cut: WgmmaCut
     parts = cut.parts
     givens, scratch = givens_of(product, parts * part_bytes(product) if parts > 1 else 0)
     stages = _packs(spec, machine, product, givens)
-    dispatch = Dispatch(spec, machine, threads=cut.tile.threads, whole=product.in_fours)
+    dispatch = Dispatch(spec, machine, threads=cut.tile.threads, whole=product.taken.in_fours)
     sources = []
     for side, given in enumerate(givens):
         layout = given.layout
@@ -207,7 +219,8 @@ def write_by_wgmma(spec: Spec, machine: Machine, product: Product, cut: WgmmaCut
             nbytes = packed_elements(layout) * layout.dtype.itemsize
             binding = Binding("scratch", given.start, nbytes)
         sources.append(MappedSource(layout, binding))
-    result = result_map(product, spec.body) if parts == 1 else None
+    whole = parts == 1 and cut.sharing == 1
+    result = result_map(product, spec.body) if whole else None
     sink = _sink(dispatch, product, parts)
     WgmmaKernel(dispatch, product, cut, sources, result, sink).write()
     stages.append(dispatch.finish(cut.blocks))
@@ -220,10 +233,6 @@ def _fits(spec: Spec, machine: AnyMachine) -> bool:
 
 def _write(spec: Spec, machine: AnyMachine) -> Written:
     return next(iter(_variants(spec, machine).values()))()
-
-
-MOST_VARIANTS = 8
-"""Ways to cut a product that are worth a try."""
 
 
 def _variants(spec: Spec, machine: AnyMachine) -> Variants:
@@ -239,13 +248,13 @@ def product_variants(spec: Spec, machine: Machine, product: Product, kind: str) 
     if kind == "f32":
         return {
             cut.name: partial(write_by_fma, spec, machine, product, cut)
-            for cut in ranked_plain(product, machine)[:MOST_VARIANTS]
+            for cut in ranked_plain(product, machine)
         }
     givens, _ = givens_of(product, 0)
     layouts = givens[0].layout, givens[1].layout
     return {
         cut.name: partial(_write_cut, spec, machine, product, cut)
-        for cut in ranked(product, layouts, machine)[:MOST_VARIANTS]
+        for cut in ranked(product, layouts, machine)
     }
 
 

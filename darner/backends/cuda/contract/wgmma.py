@@ -2,6 +2,10 @@
 
 Blocks stay and take tile after tile. While a tile's sums are written, the next one's operands are on their way. The blocks of a cluster have tiles below each other: each brings a part of B for all of them. Barriers: a stage
 is *full* when the bytes of both operands have come, and *empty* when every warp of the cluster that multiplies has read it.
+
+Warpgroups share a tile, or each has tiles of its own and they multiply in turns: then one takes its sums through what comes after the product while the other multiplies.
+
+Where there are few tiles with long sums, the blocks of a cluster share a tile: each has some of the terms, and takes some of the rows further, which it adds up from the shared memory of all, in their order.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from llvmlite import ir
 
 from ....codegen.ir.index import Number
 from ....codegen.simt.builder import Value, Variable
+from ....codegen.simt.contract.epilogue import Sink
 from ....codegen.simt.contract.product import Product
 from ....codegen.simt.contract.tiles import SinkOf
 from ....codegen.simt.dispatch import Binding, Dispatch
@@ -25,17 +30,21 @@ from ..instructions.assembly import F32, I16
 from ..instructions.warp import NativeCores
 from ..printer import Printer
 from ..stage import TensorMap
-from .fragments import Corner, FragmentWriter, Room
-from .operands import Layout, tensor_map
+from .fragments import Corner, Fragment, FragmentWriter, Room
+from .operands import PIECE, Layout, tensor_map
 from .raster import Place, Raster
 from .store import SLAB, ResultMap, Slabs, SlabWriter
 
 ROW = wgmma.ROW
 STEPS = 4
 """Products along K of a stage: 32 bytes each."""
+CHUNK = 64
+"""Columns of a box, where boxes are of one half of the columns, or lie along the columns."""
 WARPGROUP = 128
 NONE = 0xFFFFFFFF
 """No stage."""
+TURN = 8
+"""The first of the named barriers by which a warpgroup tells another that it may multiply."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +60,7 @@ class WgmmaTile:
         blocks: of a multiprocessor.
         slabs: pieces of 64 rows by 128 bytes of results that a warpgroup has on their way to memory.
         registers: of a thread that brings and of one that multiplies; None leaves all alike, and one warp brings.
+        turns: whether each of two warpgroups has tiles of its own, so that one multiplies while the other writes.
         full: the share of its peak that a multiprocessor reaches with this tile when it has enough to do.
     """
 
@@ -62,6 +72,7 @@ class WgmmaTile:
     blocks: int = 1
     slabs: int = 1
     registers: tuple[int, int] | None = None
+    turns: bool = False
     full: float = 0.7
 
     @property
@@ -73,7 +84,8 @@ class WgmmaTile:
         """
         cluster = f", cluster of {self.cluster}" if self.cluster > 1 else ""
         together = f", {self.blocks} together" if self.blocks > 1 else ""
-        return f"wgmma {self.bm}x{self.bn}, {self.stages} stages{cluster}{together}"
+        turns = ", in turns" if self.turns else ""
+        return f"wgmma {self.bm}x{self.bn}, {self.stages} stages{cluster}{together}{turns}"
 
     @property
     def threads(self) -> int:
@@ -83,7 +95,18 @@ class WgmmaTile:
     @property
     def down(self) -> int:
         """Sixty-fours of rows of a warpgroup."""
-        return self.bm // (64 * self.groups)
+        return self.bm // (64 * self.sharing)
+
+    @property
+    def box(self) -> int:
+        """Columns of B that one copy brings where it lies along K: a block's share, or sixty-fours where that is none of whole ones."""
+        share = self.bn // self.cluster
+        return 64 if share % 64 and self.cluster > 1 else share
+
+    @property
+    def sharing(self) -> int:
+        """Warpgroups that share a tile."""
+        return 1 if self.turns else self.groups
 
     @property
     def stage_bytes(self) -> int:
@@ -108,16 +131,23 @@ class WgmmaTile:
 
 @dataclass(frozen=True)
 class WgmmaCut:
-    """A tile, the number of parts that sums are cut into, and the blocks that take tiles."""
+    """A tile, the number of parts that sums are cut into, the blocks that take tiles, and how many of them share the terms of a tile: then each has one tile, which is in no cluster otherwise."""
 
     tile: WgmmaTile
     parts: int
     blocks: int
+    sharing: int = 1
 
     @property
     def name(self) -> str:
         """What tells it from others."""
-        return self.tile.name + (f", {self.parts} parts" if self.parts > 1 else "")
+        parts = f", {self.parts} parts" if self.parts > 1 else ""
+        return self.tile.name + parts + (f", shared by {self.sharing}" * (self.sharing > 1))
+
+    @property
+    def cluster(self) -> int:
+        """Blocks of a cluster."""
+        return self.tile.cluster * self.sharing
 
     def of(self, product: Product, processors: int) -> WgmmaCut:
         """The same with as many blocks as a product has tiles for, at most those that run at a time."""
@@ -133,10 +163,9 @@ class WgmmaCut:
 
 @dataclass(frozen=True)
 class Box:
-    """A box that a tensor map brings: its coordinates, the fastest first, where it goes, and how far from pixels patches are."""
+    """A box that a tensor map brings: its coordinates, the fastest first, and how far from pixels patches are."""
 
     at: Sequence[Value]
-    to: int
     taps: Sequence[Value] = ()
 
 
@@ -151,12 +180,10 @@ class MappedSource:
         """The tensor map of tiles of so many rows (or columns)."""
         return tensor_map(self.layout, self.binding, rows, kind)
 
-    def boxes(self, kernel: WgmmaKernel, term: Value, first: Value, count: int) -> list[Box]:
-        """The boxes of so many rows (or columns) from the first on, of a block of terms."""
-        b = kernel.builder
-        if self.layout.along == "summed":
-            return [Box((term, first), 0)]
-        return [Box((b.let(first + 64 * i), term), i * wgmma.CHUNK) for i in range(count // 64)]
+    def box(self, kernel: WgmmaKernel, term: Value, first: Value) -> Box:
+        """The box of rows (or columns) from the first on, of a block of terms."""
+        del kernel
+        return Box((term, first) if self.layout.along == "summed" else (first, term))
 
 
 class _Ring:
@@ -186,6 +213,23 @@ class _Ring:
         self._stage.set(b.choose(wraps, 0, following))
         self._phase.set(self._phase ^ b.bits(wraps))
 
+    def skip(self, count: Value) -> None:
+        """Leave out so many stages, which another warpgroup reads."""
+        b = self.builder
+        following = b.let(self._stage + count)
+        self._stage.set(b.let(following % self.stages))
+        self._phase.set(self._phase ^ (b.let(following // self.stages) & 1))
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """Whose turn it is to multiply: a warpgroup's, its tile's number, the number of the block's first tile, and how far apart they are."""
+
+    group: Value
+    number: Value
+    start: Value
+    step: int
+
 
 class WgmmaKernel:
     """The kernel of a product while it is written.
@@ -214,7 +258,7 @@ class WgmmaKernel:
         self.sink, self.result = sink, result
         self.places = dispatch.elements().places
         tile = self.tile
-        builder.cluster = (tile.cluster, 1, 1)
+        builder.cluster = (cut.cluster, 1, 1)
         builder.blocks_together(tile.blocks)
         self.cores = NativeCores(builder, tile.shared_bytes)
         dtype = sources[0].layout.dtype
@@ -222,7 +266,8 @@ class WgmmaKernel:
         self.terms = ROW // dtype.itemsize
         self.total = ceil_div(product.k, self.terms)
         self.raster = cut.raster(product)
-        rows = tile.bm, tile.bn // tile.cluster
+        self.half = product.n // 2 if product.halves else 0
+        rows = tile.bm, CHUNK if self.half else tile.box
         self.maps = [
             builder.tensor_map(source.described(count, self.kind))
             for source, count in zip(sources, rows, strict=True)
@@ -230,7 +275,7 @@ class WgmmaKernel:
         self.slabs = SlabWriter(dispatch, result) if result is not None else None
         b = builder
         self.warp = b.held(threads.warp_uniform(b.ir, b.raw(b.local // 32)))
-        self.rank: Value = b.held(threads.cluster_rank(b.ir)) if tile.cluster > 1 else b.index(0)
+        self.rank: Value = b.held(threads.cluster_rank(b.ir)) if cut.cluster > 1 else b.index(0)
 
     # ------------------------------------------------------------- addresses
 
@@ -253,9 +298,12 @@ class WgmmaKernel:
         self._begin()
         with b.if_(self.warp >= 4 * tile.groups):
             self._produce()
+            if self.cut.sharing > 1:
+                # The sums are there.
+                threads.cluster_sync(b.ir)
         with b.else_():
             self._consume()
-        if tile.cluster > 1:
+        if self.cut.cluster > 1:
             threads.cluster_sync(b.ir)
 
     def _begin(self) -> None:
@@ -266,7 +314,7 @@ class WgmmaKernel:
                 threads.trap(b.ir)
             for stage in range(tile.stages):
                 barriers.barrier_init(b.ir, b.raw(self.full(stage)), 1)
-                count = 4 * tile.groups * tile.cluster
+                count = 4 * tile.sharing * tile.cluster
                 barriers.barrier_init(b.ir, b.raw(self.empty(stage)), count)
             barriers.fence_barrier_init(b.ir)
             for map_ in self.maps:
@@ -276,17 +324,30 @@ class WgmmaKernel:
             threads.cluster_sync(b.ir)
 
     @contextmanager
-    def _tiles(self) -> Iterator[tuple[Place, Value, Value]]:
-        """The tiles of this block, one after another: where they are, and their first and last blocks of terms."""
+    def _tiles(self, turn: Value | None = None) -> Iterator[tuple[Place, Value, Value]]:
+        """The tiles of this block, one after another: where they are, and their first and last blocks of terms.
+
+        With ``turn``, 0 or 1, every second one.
+        """
         b, tile = self.builder, self.tile
-        step = self.cut.blocks // tile.cluster
-        number = b.variable(b.let(b.group // tile.cluster), "tile")
+        step = self.cut.blocks // self.cut.cluster
+        start = b.let(b.group // self.cut.cluster)
+        number = b.variable(start if turn is None else b.let(start + turn * step), "tile")
         with b.while_(lambda: number < self.raster.tiles):
-            place = self.raster.place(b, b.let(number))
-            row = b.let(place.row + self.rank * tile.bm, "row")
+            own_number = b.let(number)
+            place = self.raster.place(b, own_number)
+            down: Value = b.index(0) if self.cut.sharing > 1 else self.rank
+            row = b.let(place.row + down * tile.bm, "row")
             own = Place(place.part, place.batch, row, place.column)
-            yield own, *self.raster.blocks(b, place.part, self.total)
-            number.set(number + step)
+            if turn is not None:
+                self.turn = _Turn(turn, own_number, start, step)
+            blocks = self.raster.blocks(b, place.part, self.total)
+            if self.cut.sharing > 1:
+                each = ceil_div(self.total, self.cut.sharing)
+                first = b.let(self.rank * each)
+                blocks = first, b.let(b.min(first + each, self.total), "last")
+            yield own, *blocks
+            number.set(number + (step if turn is None else 2 * step))
 
     # ------------------------------------------------------------- bringing operands
 
@@ -319,25 +380,46 @@ class WgmmaKernel:
         barriers.barrier_expect(b.ir, b.raw(full), tile.stage_bytes)
         to = b.let(self.cores.base + stage * tile.stage_bytes)
         term = b.let(block * self.terms)
-        share = tile.bn // tile.cluster
-        own = b.let(self.rank * share)
-        everyone = (1 << tile.cluster) - 1 if tile.cluster > 1 else None
-        wanted = (
-            (to, place.row, tile.bm, None),
-            (b.let(to + own * ROW + tile.bm * ROW), b.let(place.column + own), share, everyone),
-        )
-        for side, (address, first, count, multicast) in enumerate(wanted):
-            for box in self.sources[side].boxes(self, term, first, count):
+
+        def bring(side: int, address: Value, first: Value, extent: int) -> None:
+            along_k = self.sources[side].layout.along == "summed"
+            halved = side == 1 and self.half > 0
+            width = (tile.bm, CHUNK if halved else tile.box)[side] if along_k else CHUNK
+            for i in range(extent // width):
+                corner: Value = b.let(first + i * width)
+                if halved:
+                    corner = self._in_halves(corner)
+                box = self.sources[side].box(self, term, corner)
                 copies.tensor_load(
                     b.ir,
-                    b.raw(b.let(address + box.to)),
+                    b.raw(b.let(address + i * width * ROW)),
                     self.maps[side],
                     [b.raw(x) for x in (*box.at, *batches[side])],
                     b.raw(full),
-                    multicast,
+                    (1 << tile.cluster) - 1 if side and tile.cluster > 1 else None,
                     [b.ir.trunc(b.raw(x), I16) for x in box.taps],
                 )
+
+        bring(0, to, place.row, tile.bm)
+        columns = b.let(to + tile.bm * ROW)
+        if tile.cluster == 1:
+            bring(1, columns, place.column, tile.bn)
+        elif tile.bn // tile.cluster % 64 == 0:
+            extent = tile.bn // tile.cluster
+            own = b.let(self.rank * extent)
+            bring(1, b.let(columns + own * ROW), b.let(place.column + own), extent)
+        else:
+            # The sixty-fours of columns are dealt out to the blocks.
+            for i in range(tile.bn // 64):
+                with b.if_(self.rank == i % tile.cluster):
+                    column = b.let(place.column + 64 * i)
+                    bring(1, b.let(columns + i * wgmma.CHUNK), column, 64)
         ring.advance()
+
+    def _in_halves(self, column: Value) -> Value:
+        """The column that a chunk of a product in halves begins at: chunks are by turns of the first half and of the second."""
+        second = column // CHUNK % 2
+        return self.builder.let(column // (2 * CHUNK) * CHUNK + second * self.half)
 
     # ------------------------------------------------------------- multiplying
 
@@ -348,30 +430,110 @@ class WgmmaKernel:
         ring = _Ring(self)
         group = b.let(self.warp // 4, "group")
         slabs = b.let(self.cores.base + (tile.slabs_at + group * (tile.slabs * SLAB)), "slabs")
-        with self._tiles() as (place, first, last):
+        with self._tiles(group if tile.turns else None) as (place, first, last):
             took = self.sink(place.part) if self.slabs is None else None
-            sums = self._multiply(ring, group, first, last)
+            # Of tiles in turns each warpgroup has all rows.
+            below: Value = b.index(0) if tile.turns else group
+            if tile.turns:
+                self._await_turn(ring)
+            sums = self._multiply(ring, below, first, last)
+            if tile.turns:
+                self._end_turn()
             rows = [[own[4 * i : 4 * i + 4] for i in range(tile.bn // 8)] for own in sums]
-            top = b.let(place.row + group * (64 * tile.down), "top")
+            top = b.let(place.row + below * (64 * tile.down), "top")
             if self.slabs is not None:
                 corner = Corner(place.batch, top, place.column)
                 self.slabs.write(Slabs(group, slabs, tile.slabs), corner, rows)
             if took is not None:
-                room = Room(
-                    b.let(slabs + (self.warp & 3) * (tile.slabs * SLAB // 4)), 32 * tile.slabs
-                )
-                writer = FragmentWriter(b, self.cores, self.product, room)
-                took.begin()
-                for number, fragments in enumerate(rows):
-                    row = b.let(top + (64 * number + (self.warp & 3) * 16))
-                    for j in range(0, len(fragments), room.columns // 8):
-                        column = b.let(place.column + 8 * j)
-                        part = [fragments[j : j + room.columns // 8]]
-                        writer.write(took, Corner(place.batch, row, column), part)
+                self._write(took, slabs, Corner(place.batch, top, place.column), rows)
         if self.slabs is not None:
             with b.if_((b.local & (WARPGROUP - 1)) == 0):
                 # Shared memory stays until it is read; what is written ends with the kernel.
                 copies.bulk_wait(b.ir, 0)
+
+    def _pieces(self, count: int, column: Value, per: int) -> Iterator[tuple[Value, Sequence[int]]]:
+        """The numbers of a row's fragments, so many at a time, and the column that they begin at: of a product in halves as many of either."""
+        b = self.builder
+        if not self.half:
+            for j in range(0, count, per):
+                yield b.let(column + 8 * j), range(j, j + per)
+            return
+        each, across = per // 2, CHUNK // 8
+        for pair in range(0, count, 2 * across):
+            for j in range(pair, pair + across, each):
+                first = b.let(column // 2 + 8 * (j - pair // 2))
+                yield first, [*range(j, j + each), *range(j + across, j + across + each)]
+
+    def _write(
+        self, sink: Sink, slabs: Value, corner: Corner, rows: Sequence[Sequence[Fragment]]
+    ) -> None:
+        """Take the sums of a warpgroup to a sink: for each sixty-four of rows the fragments of eight columns each."""
+        b, tile, sharing = self.builder, self.tile, self.cut.sharing
+        room = Room(b.let(slabs + (self.warp & 3) * (tile.slabs * SLAB // 4)), 32 * tile.slabs)
+        writer = FragmentWriter(b, self.cores, self.product, room)
+        if sharing > 1:
+            self._keep(rows)
+            threads.cluster_sync(b.ir)
+        sink.begin()
+        per, piece = room.columns // 8, 0
+        for number, fragments in enumerate(rows):
+            row = b.let(corner.row + (64 * number + (self.warp & 3) * 16))
+            for column, own in self._pieces(len(fragments), corner.column, per):
+                at = Corner(corner.batch, row, column)
+                if sharing == 1:
+                    writer.write(sink, at, [[fragments[i] for i in own]])
+                    continue
+                # Pieces are dealt out to the blocks, of each warp to another.
+                with b.if_(b.let((self.warp + piece) % sharing) == self.rank):
+                    first = number * len(fragments)
+                    writer.write(sink, at, [[self._added(first + i) for i in own]])
+                piece += 1
+
+    def _kept_at(self, number: int) -> Value:
+        """Where this thread's fragment of a number is kept in shared memory, over the ring, which is read to its end."""
+        apart = WARPGROUP * self.tile.groups * PIECE
+        return self.builder.let(self.cores.base + (self.builder.local * PIECE + number * apart))
+
+    def _keep(self, rows: Sequence[Sequence[Fragment]]) -> None:
+        """Let the blocks of the cluster see this one's sums."""
+        b = self.builder
+        # All warps of the block have multiplied what lies there.
+        barriers.named_barrier(b.ir, TURN, WARPGROUP * self.tile.groups)
+        for number, fragment in enumerate(one for own in rows for one in own):
+            self.cores.store_four(self._kept_at(number), fragment)
+
+    def _added(self, number: int) -> Fragment:
+        """A fragment of the sums of all blocks of the cluster, in their order."""
+        b = self.builder
+        at = b.raw(self._kept_at(number))
+        parts: list[list[Value]] = [
+            [b.held(x) for x in copies.load_cluster(b.ir, at, rank)]
+            for rank in range(self.cut.sharing)
+        ]
+        total = parts[0]
+        for part in parts[1:]:
+            total = [b.let(x + y) for x, y in zip(total, part, strict=True)]
+        return total
+
+    def _await_turn(self, ring: _Ring) -> None:
+        """Wait until the tile before this one is multiplied, by the other warpgroup, and leave out its stages."""
+        b, turn = self.builder, self.turn
+        follows = b.let(turn.number != turn.start)
+        with b.if_(follows):
+            barriers.named_barrier(b.ir, b.raw(b.let(turn.group + TURN)), 2 * WARPGROUP)
+        count = b.index(self.total)
+        if self.cut.parts > 1:
+            before = self.raster.place(b, b.let(turn.number - turn.step))
+            first, last = self.raster.blocks(b, before.part, self.total)
+            count = b.let(last - first)
+        ring.skip(b.let(b.choose(follows, count, 0)))
+
+    def _end_turn(self) -> None:
+        """Tell the other warpgroup, if it has a tile, that it may multiply it."""
+        b, turn = self.builder, self.turn
+        with b.if_(turn.number + turn.step < self.raster.tiles):
+            other = b.let((turn.group ^ 1) + TURN)
+            barriers.named_arrive(b.ir, b.raw(other), 2 * WARPGROUP)
 
     def _multiply(self, ring: _Ring, group: Value, first: Value, last: Value) -> list[list[Value]]:
         """Multiply a tile's blocks of terms; returns the sums of each sixty-four of rows."""

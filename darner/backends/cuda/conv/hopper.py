@@ -17,7 +17,6 @@ from ....codegen.simt.dispatch import Binding, Dispatch, Stage, Written, operand
 from ..contract.operands import Layout, lying_layout
 from ..contract.store import result_map
 from ..contract.wgmma import Box, MappedSource, WgmmaCut, WgmmaKernel
-from ..instructions import wgmma
 from ..machine import Machine
 from ..stage import TensorMap
 from .problem import Conv, Part, Window, Windows, parts_of
@@ -94,21 +93,17 @@ class PatchMap(MappedSource):
             steps=tuple(axis.step for axis in axes),
         )
 
-    def boxes(self, kernel: WgmmaKernel, term: Value, first: Value, count: int) -> list[Box]:
-        """The boxes of so many rows (or columns) from the first on, of a block of terms."""
+    def box(self, kernel: WgmmaKernel, term: Value, first: Value) -> Box:
+        """The box of rows (or columns) from the first on, of a block of terms."""
         if self.layout.along == "summed":
-            return [self._box(kernel, term, first, 0)]
-        b = kernel.builder
-        return [
-            self._box(kernel, b.let(first + CHUNK * i), term, i * wgmma.CHUNK)
-            for i in range(count // CHUNK)
-        ]
+            return self._box(kernel, term, first)
+        return self._box(kernel, first, term)
 
-    def _box(self, kernel: WgmmaKernel, number: Value, pixel: Value, to: int) -> Box:
+    def _box(self, kernel: WgmmaKernel, number: Value, pixel: Value) -> Box:
         """The patches of pixels from one on: 64 channels from a number on that counts taps and channels."""
         places, windows = kernel.places, self.windows
         shape = [*(axis.taps for axis in windows.axes), windows.channels]
-        first, *taps, channel = places.split(number, [1 << 24, *shape])
+        _, *taps, channel = places.split(number, [1 << 24, *shape])
         image, *pixels = places.split(pixel, [1 << 24, *(axis.pixels for axis in windows.axes)])
         at: list[Number] = [channel]
         moved = []
@@ -117,9 +112,8 @@ class PatchMap(MappedSource):
             # Taps of a gradient go backwards.
             forward = tap if axis.delta > 0 else places.sub(axis.taps - 1, tap)
             moved.append(places.mul(forward, abs(axis.delta)))
-        del first
         values = [places.value(x) for x in (*at, image)]
-        return Box(values, to, [places.value(x) for x in moved])
+        return Box(values, [places.value(x) for x in moved])
 
 
 @dataclass(frozen=True)
@@ -153,14 +147,11 @@ class WeightMap(MappedSource):
             swizzle=128,
         )
 
-    def boxes(self, kernel: WgmmaKernel, term: Value, first: Value, count: int) -> list[Box]:
-        """The boxes of so many columns from the first on, of a block of terms."""
-        b, places = kernel.builder, kernel.places
+    def box(self, kernel: WgmmaKernel, term: Value, first: Value) -> Box:
+        """The box of columns from the first on, of a block of terms."""
+        places = kernel.places
         _, *taps, channel = places.split(term, [1 << 24, *(n for n, _ in self.taps), self.channels])
-        rest = [places.value(x) for x in (channel, *reversed(taps))]
-        return [
-            Box((b.let(first + CHUNK * i), *rest), i * wgmma.CHUNK) for i in range(count // CHUNK)
-        ]
+        return Box((first, *(places.value(x) for x in (channel, *reversed(taps)))))
 
 
 def layouts_of(part: Part) -> tuple[Layout, Layout] | None:

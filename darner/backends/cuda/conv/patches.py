@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ....codegen.ir.index import Number
 from ....codegen.simt.builder import Value
 from ....codegen.simt.dispatch import Dispatch
 from ....graph.integers import ceil_div
-from ..contract.mma import ROW, Block, PieceLoader, Shifts, Source
+from ..contract.loaders import ROW, Block, Loader, PieceLoader, Shifts, Source, nothing
 from ..contract.operands import PIECE
 from ..instructions.warp import Cores
 from .problem import Windows
@@ -20,12 +21,10 @@ class PatchSource(Source):
 
     windows: Windows
 
-    def loader(
-        self, dispatch: Dispatch, cores: Cores, block: Block, shifts: Shifts = (0, 0)
-    ) -> PieceLoader:
+    @property
+    def loader(self) -> type[Loader]:
         """What brings its tiles."""
-        made = RowLoader if self.layout.along == "summed" else ColumnLoader
-        return made(dispatch, cores, self, block, shifts)
+        return RowLoader if self.layout.along == "summed" else ColumnLoader
 
 
 class RowLoader(PieceLoader):
@@ -69,8 +68,8 @@ class RowLoader(PieceLoader):
                 mask = b.let(bit if mask is None else mask | bit)
         return b.index(0) if mask is None else mask
 
-    def copy(self, block: Value, stage: Value) -> None:
-        """Copy the tile of a block of terms to the stage at an address."""
+    def start(self, block: Value, stage: Value) -> Callable[[], None]:
+        """See ``Loader``."""
         b, source, windows = self.builder, self.source, self.windows
         places, piece_size = self.elements.places, self.source.layout.piece
         piece = b.let(block * self.across + self.piece)
@@ -102,6 +101,7 @@ class RowLoader(PieceLoader):
             hit = b.let(hit & 1)
             at = b.let(b.choose(hit != 0, item, 0))
             self.cores.copy_async(b.let(stage + to), source.memory, at, b.let(hit << 4))
+        return nothing
 
 
 class ColumnLoader(PieceLoader):
@@ -122,8 +122,8 @@ class ColumnLoader(PieceLoader):
             for axis, tap in zip(windows.axes, taps, strict=True)
         ]
 
-    def copy(self, block: Value, stage: Value) -> None:
-        """Copy the tile of a block of terms to the stage at an address."""
+    def start(self, block: Value, stage: Value) -> Callable[[], None]:
+        """See ``Loader``."""
         b, source, windows = self.builder, self.source, self.windows
         places, layout = self.elements.places, self.source.layout
         terms = ROW // layout.dtype.itemsize
@@ -142,3 +142,4 @@ class ColumnLoader(PieceLoader):
             nbytes = b.let(b.choose(exists, self.width, 0))
             item = b.let(b.choose(exists, places.value(item), 0))
             self.cores.copy_async(b.let(stage + to), source.memory, item, nbytes)
+        return nothing

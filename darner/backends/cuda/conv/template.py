@@ -20,7 +20,8 @@ from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ..contract.fma import FmaCut, write_fma
-from ..contract.mma import MmaCut, Source, write_mma
+from ..contract.loaders import Source
+from ..contract.mma import MmaCut, write_mma
 from ..contract.operands import Layout, lying_layout, packed_elements
 from ..contract.pack import pack_view
 from ..contract.plan import ranked_gathered, ranked_mapped, ranked_plain
@@ -165,9 +166,10 @@ class _Packed:
         else:
             memory = dispatch.as_vectors(dispatch.operand(conv.seen[given].base), layout.piece)
         extent = product.n if side else product.m
+        whole = layout, memory, extent, product.k, memory.vector
         if side != part.side:
-            return Source(layout, memory, extent, product.k)
-        return PatchSource(layout, memory, extent, product.k, part.windows)
+            return Source(*whole)
+        return PatchSource(*whole, part.windows)
 
 
 def write_conv(conv: Conv, machine: Machine, cut: MmaCut | FmaCut) -> Written:

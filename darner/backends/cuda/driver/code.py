@@ -167,8 +167,9 @@ def _attributes(stage: Stage) -> Array[LaunchAttribute]:
     if stage.cluster != (1, 1, 1):
         found.append(_attribute(Launching.CLUSTER, *stage.cluster))
     if stage.cooperative:
+        # Its blocks have the card to themselves: it does not start before the launch ahead has ended.
         found.append(_attribute(Launching.COOPERATIVE, 1))
-    if stage.early:
+    elif stage.early:
         found.append(_attribute(Launching.EARLY, 1))
     return (LaunchAttribute * len(found))(*found)
 

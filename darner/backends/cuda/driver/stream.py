@@ -85,6 +85,10 @@ class CudaStream:
         """Let what is started from now on wait for what was started on another stream so far."""
         self._library.call("cuStreamWaitEvent", self._handle, other.reached().handle, 0)
 
+    def follow_event(self, event: CudaEvent) -> None:
+        """Let what is started from now on wait for the point that an event is."""
+        self._library.call("cuStreamWaitEvent", self._handle, event.handle, 0)
+
     def follow_default(self) -> None:
         """Let what is started from now on wait for the stream without a name."""
         if self._default is None:

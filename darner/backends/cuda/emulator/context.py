@@ -8,7 +8,8 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from functools import partial
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -37,10 +38,13 @@ class EmulatedEvent:
         self._time = 0
         self._stream: EmulatedStream | None = None
         self._place = 0
+        self.recorded: Point | None = None
 
     def record(self, stream: EmulatedStream) -> None:
         """Be the point that a stream's work has now."""
         stream.add(self._note, "cuEventRecord")
+        recorded = stream.recorded
+        self.recorded = None if recorded is None else recorded.point(stream)
         self._stream, self._place = stream, stream.count
 
     def _note(self) -> None:
@@ -59,25 +63,76 @@ class EmulatedEvent:
         """Free it."""
 
 
+class Point(NamedTuple):
+    """A point in what some streams are told: so much of the work of one of them."""
+
+    recorded: Recorded
+    lane: int
+    until: int
+
+
+class Recorded:
+    """What some streams are told while one of them records: the work of each in order, the recording one's first."""
+
+    def __init__(self) -> None:
+        self._streams: list[EmulatedStream] = []
+        self.work: list[list[Callable[[], None]]] = []
+        self._done: list[int] = []
+
+    def lane(self, stream: EmulatedStream) -> int:
+        """The number of a stream, which records from now on."""
+        if stream not in self._streams:
+            self._streams.append(stream)
+            self.work.append([])
+            stream.recorded = self
+        return self._streams.index(stream)
+
+    def point(self, stream: EmulatedStream) -> Point:
+        """The point that a stream's work has now."""
+        lane = self.lane(stream)
+        return Point(self, lane, len(self.work[lane]))
+
+    def follow(self, stream: EmulatedStream, point: Point) -> None:
+        """Let a stream wait for a point of another one."""
+        self.work[self.lane(stream)].append(lambda: self.work_off(point.lane, point.until))
+
+    def work_off(self, lane: int, until: int) -> None:
+        """Do a stream's work up to a number."""
+        while self._done[lane] < until:
+            self._done[lane] += 1
+            self.work[lane][self._done[lane] - 1]()
+
+    def begin(self) -> None:
+        """Nothing is done yet."""
+        self._done = [0] * len(self.work)
+
+    def end(self) -> None:
+        """No stream records any more."""
+        for stream in self._streams:
+            stream.recorded = None
+
+
 class EmulatedGraph:
     """Work that was recorded, and is started as one."""
 
-    def __init__(self, work: Sequence[Callable[[], None]]) -> None:
-        self._work = tuple(work)
+    def __init__(self, recorded: Recorded) -> None:
+        self._recorded = recorded
 
     @property
     def count(self) -> int:
         """How many launches and copies it has."""
-        return len(self._work)
+        return sum(map(len, self._recorded.work))
 
     def start(self, stream: EmulatedStream) -> None:
-        """Start it on a stream."""
-        for work in self._work:
-            stream.add(work, "cuGraphLaunch")
+        """Start it on a stream; what nobody waits for is never done."""
+        stream.add(self._recorded.begin, "cuGraphLaunch")
+        for number in range(len(self._recorded.work[0])):
+            stream.add(partial(self._recorded.work_off, 0, number + 1), "cuGraphLaunch")
 
     def close(self) -> None:
         """Free it."""
-        self._work = ()
+        self._recorded = Recorded()
+        self._recorded.work.append([])
 
 
 class EmulatedStream:
@@ -89,15 +144,15 @@ class EmulatedStream:
 
     def __init__(self, context: EmulatedContext) -> None:
         self._context = context
-        self._recorded: list[Callable[[], None]] | None = None
+        self.recorded: Recorded | None = None
         self._waiting: deque[Callable[[], None]] = deque()
         self.count = 0
 
     def add(self, work: Callable[[], None], call: str) -> None:
         """Have something done later, or keep it where the stream records."""
         self._context.check(call)
-        if self._recorded is not None:
-            self._recorded.append(work)
+        if self.recorded is not None:
+            self.recorded.work[self.recorded.lane(self)].append(work)
             return
         with self._context.lock:
             self._waiting.append(work)
@@ -116,8 +171,19 @@ class EmulatedStream:
 
     def follow(self, other: EmulatedStream) -> None:
         """Let what is started from now on wait for what was started on another stream so far."""
+        recorded = self.recorded or other.recorded
+        if recorded is not None:
+            recorded.follow(self, recorded.point(other))
+            return
         until = other.count
         self.add(lambda: other.work_off(until), "cuStreamWaitEvent")
+
+    def follow_event(self, event: EmulatedEvent) -> None:
+        """Let what is started from now on wait for the point that an event is."""
+        if event.recorded is not None:
+            event.recorded.recorded.follow(self, event.recorded)
+        else:
+            self.add(event.wait, "cuStreamWaitEvent")
 
     def follow_default(self) -> None:
         """Nobody else works on it."""
@@ -164,12 +230,13 @@ class EmulatedStream:
 
     def record(self, work: Callable[[], None]) -> EmulatedGraph:
         """What a function starts on this stream, which is not started yet."""
-        self._recorded = []
+        recorded = Recorded()
+        recorded.lane(self)
         try:
             work()
-            return EmulatedGraph(self._recorded)
+            return EmulatedGraph(recorded)
         finally:
-            self._recorded = None
+            recorded.end()
 
     def close(self) -> None:
         """Free it; its work is done all the same."""

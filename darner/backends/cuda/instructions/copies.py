@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from ....graph.errors import InternalError
-from .assembly import F32, I16, I64, Builder, Value, assembly, listed
+from .assembly import F32, I16, I32, I64, Builder, Value, assembly, listed
 
 PIECE = 16
 """Bytes that a thread copies at once."""
@@ -177,3 +177,12 @@ def load_shared(builder: Builder, address: Value, count: int = 1) -> list[Value]
     return assembly(
         builder, f"ld.shared.v{count}.f32 {found}, [${count}];", [F32] * count, [address]
     )
+
+
+def load_cluster(builder: Builder, address: Value, rank: int) -> list[Value]:
+    """Read four numbers of f32 that lie at ``address``, a multiple of 16, in the shared memory of another block of the cluster."""
+    text = (
+        "{ .reg .b32 there; mapa.shared::cluster.u32 there, $4, $5; "
+        "ld.shared::cluster.v4.f32 {$0, $1, $2, $3}, [there]; }"
+    )
+    return assembly(builder, text, [F32] * 4, [address, ir.Constant(I32, rank)])

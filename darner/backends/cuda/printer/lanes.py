@@ -28,6 +28,12 @@ class CardLane(Lane):
             return self.of(self.builder.root(self.value))
         return super().intrinsic(name, *others)
 
+    def clamped(self, low: float, high: float) -> Lane:
+        """See ``Lane``: two instructions, where comparing and choosing takes four."""
+        if self.bits != 32 or not self.builder.refines:
+            return super().clamped(low, high)
+        return self.maximum(self.constant(low)).minimum(self.constant(high))
+
     @property
     def can_scale(self) -> bool:
         """No instruction multiplies by powers of two."""
@@ -47,30 +53,45 @@ class CardLane(Lane):
 def quotient(b: Instructions, above: Operand, below: Operand) -> Operand:
     """``above / below`` of f32.
 
-    An approximation that is right in all but the last two bits, and what it leaves of ``above`` divided once more: the sum is the nearest number, but for a few in a million where it is the next one.
-    What is left is no number where the quotient is infinite or none, and is left out there; so is a zero, which would take the sign of another.
+    A product with an approximate inverse that is right in all but the last two bits, and what it leaves of ``above`` times the inverse once more: the sum is the nearest number, but for a few in a
+    million where it is the next one. Both are scaled first where the divisor or its inverse is no normal number. The product alone is taken where it is 0, whose sign the sum might change, or
+    infinite or no number, which leaves no number. What a denormal ``above`` leaves is lost: the result is then up to three places off. What depends on the divisor alone is computed once where many are divided by it.
     """
-    kind = b.raw(above).type
-    divide = function_of(b.module, "llvm.nvvm.div.full", kind, [kind, kind])
-    near = CardLane(b, b.call(divide, [above, below]))
-    left = (-near).fma(near.of(below), near.of(above))
-    more = near.of(b.call(divide, [left.value, below]))
-    found = near + more
-    return (found.is_nan() | left.equals(0.0)).choose(near, found).value
+    divisor: Lane = CardLane(b, below)
+    dividend: Lane = CardLane(b, above)
+    size = divisor.absolute()
+    scale = (size < 2.0**-126).choose(
+        divisor.constant(2.0**24), (size > 2.0**125).choose(divisor.constant(2.0**-24), 1.0)
+    )
+    divisor, dividend = divisor * scale, dividend * scale
+    inverse = _approximate(b, "rcp", divisor)
+    near = dividend * inverse
+    found = (-near).fma(divisor, dividend).fma(inverse, near)
+    size = near.absolute()
+    usual = (size > 0.0) & (size < float("inf"))
+    return usual.choose(found, near).value
 
 
 def root(b: Instructions, value: Operand) -> Operand:
-    """The square root of an f32: an approximation, and half of what it leaves by the root, as in ``quotient``.
+    """The square root of an f32: a product with an approximate inverse root, and half of what it leaves times that, as in ``quotient``.
 
-    Below 2**-96, what is left would be lost; there, and at infinity, the approximation stays, which is at most one place off.
+    Where what is left would be lost, below 2**-96, the number is scaled first. Zeros and infinity are their own roots.
     """
-    kind = b.raw(value).type
     x = CardLane(b, value)
-    near = x.of(b.call(function_of(b.module, "llvm.nvvm.sqrt.approx.f", kind, [kind]), [value]))
-    by = x.of(b.call(function_of(b.module, "llvm.nvvm.rsqrt.approx.f", kind, [kind]), [value]))
-    found = (-near).fma(near, x).fma(by * 0.5, near)
-    usual = (x > 2.0**-96) & (x < float("inf"))
-    return usual.choose(found, near).value
+    small = x < 2.0**-96
+    scaled = x * small.choose(x.constant(2.0**64), 1.0)
+    inverse = _approximate(b, "rsqrt", scaled)
+    near = scaled * inverse
+    found = (-near).fma(near, scaled).fma(inverse * 0.5, near)
+    found = found * small.choose(x.constant(2.0**-32), 1.0)
+    return (x.equals(0.0) | x.equals(float("inf"))).choose(x, found).value
+
+
+def _approximate(b: Instructions, name: str, x: Lane) -> Lane:
+    """The instruction for an inverse, or an inverse root, of a number that is no denormal one, and whose result is none."""
+    kind = b.raw(x.value).type
+    function = function_of(b.module, f"llvm.nvvm.{name}.approx.ftz.f", kind, [kind])
+    return x.of(b.call(function, [x.value]))
 
 
 @cache

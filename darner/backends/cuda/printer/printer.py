@@ -11,10 +11,12 @@ from ....codegen.simt.builder import Memory, Operand, Type, Value
 from ....codegen.simt.dispatch import Binding
 from ....graph import dtypes
 from ....graph.errors import InternalError, UnsupportedError
+from ..instructions.threads import launch_dependents, wait_for_launch
+from ..machine import STARTS_EARLY
 from ..stage import Grid, Stage, TensorMap
 from .instructions import Held
 from .memory import Memories
-from .types import SHARED, CodeFunction, constant, dtype_of, integer, pointer
+from .types import SHARED, CodeFunction, bytes_of, constant, dtype_of, integer, pointer
 
 if TYPE_CHECKING:
     from ..machine import Machine
@@ -53,9 +55,15 @@ class Printer(Memories):
         self.maps: list[TensorMap] = []
         self._map_arguments: list[Raw] = []
         self._dynamic = 0
+        self._asked = ""
         super().__init__(function or self.new_kernel())
         if function is None:
             self.begin()
+
+    @property
+    def starts_early(self) -> bool:
+        """Whether launches on the GPU can start before those ahead of them have ended."""
+        return self.machine.capability >= STARTS_EARLY and not self.machine.emulated
 
     def new_kernel(self) -> CodeFunction:
         """A module and its kernel, without code."""
@@ -70,7 +78,10 @@ class Printer(Memories):
         return kernel
 
     def begin(self) -> None:
-        """The numbers of the thread."""
+        """Wait for the launch ahead, let the one behind come, and know the numbers of the thread; see ``Stage.early``."""
+        if self.starts_early:
+            wait_for_launch(self.ir)
+            launch_dependents(self.ir)
         self.group, self.local = (self.held(self._special(name)) for name in ("ctaid.x", "tid.x"))
         self.thread = self.let(self.group * self.threads + self.local, "thread")
 
@@ -190,9 +201,7 @@ class Printer(Memories):
                 hint="a smaller batch, or the tensor in several pieces",
             )
         if self.shared_bytes > self.machine.shared + self._dynamic:
-            raise UnsupportedError(
-                f"a kernel's blocks share {self.shared_bytes:,} bytes of memory, of {self.machine.shared:,} that code can declare"
-            )
+            self._ask_for_largest()
         bound = [
             (memory, binding)
             for memory, binding in buffers
@@ -210,7 +219,20 @@ class Printer(Memories):
             shared=self._dynamic,
             cluster=self.cluster,
             maps=tuple(self.maps),
+            early=self.starts_early,
         )
+
+    def _ask_for_largest(self) -> None:
+        """Let the launch ask for the largest shared memory: code can declare less than there is."""
+        sizes = {name: bytes_of(item) * count for name, (item, count) in self.sizes.items()}
+        largest = max(sizes, key=sizes.__getitem__)
+        rest = self.shared_bytes - sizes[largest]
+        if self._dynamic or rest > self.machine.shared or self.shared_bytes > self.machine.ample:
+            raise UnsupportedError(
+                f"a kernel's blocks share {self.shared_bytes:,} bytes of memory, of {self.machine.ample:,} that there are"
+            )
+        self._asked = largest
+        self._dynamic = sizes[largest]
 
     def written(self, names: Sequence[str]) -> str:
         """The module, of whose kernel these are the buffers."""
@@ -218,12 +240,15 @@ class Printer(Memories):
 
         self.end()
         self.close()
-        if self._dynamic and any(count for _, count in self.sizes.values()):
+        if self._dynamic and not self._asked and any(count for _, count in self.sizes.values()):
             raise InternalError(
                 "shared memory that a kernel declares would lie before what its launch asks for, which begins at a multiple of 1024"
             )
         for name, (item, count) in self.sizes.items():
-            if count:
+            if name == self._asked:
+                self.module.globals[name].value_type = ir.ArrayType(item, 0)
+                self.module.globals[name].linkage = "external"
+            elif count:
                 self.module.globals[name].value_type = ir.ArrayType(item, count)
             else:
                 del self.module.globals[name]

@@ -15,11 +15,12 @@ from ....graph.graph import Graph
 from ....graph.integers import ceil_div
 from ....graph.node import Node
 from ....lower.specs import sizes
+from ....ops.faults import can_fail
 from ...ir.index import Number
 from ..builder import Memory, Operand, Value, is_packed
 from ..dispatch import Dispatch, Stage
 from ..elements import ThreadElements
-from .product import Axis, Product, kept_in, part_elements
+from .product import Axis, Joined, Product, first_column, joined, kept_in, part_elements
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,9 @@ class Line:
     index: tuple[tuple[int, Number], ...]
     offset: Number
 
+
+Conditions = Sequence[Operand | None]
+"""What has to hold; None always does."""
 
 Ahead = Sequence[tuple[Node, Sequence[Operand]]]
 """Elements of operands that a unit reads, which are on their way from memory: one for all of its columns, or one for each."""
@@ -62,34 +66,48 @@ class Sink(Protocol):
         ...
 
     def write(
-        self, line: Line, column: Number, sums: Sequence[Value], ahead: Ahead | None = None
+        self,
+        line: Line,
+        column: Number,
+        sums: Sequence[Value],
+        ahead: Ahead | None = None,
+        where: Conditions = (),
     ) -> None:
-        """Take the sums of a unit, whose first column this is; ``ahead`` is what ``read_ahead`` gave for it."""
+        """Take the sums of a unit, whose first column this is, if all of ``where`` hold; ``ahead`` is what ``read_ahead`` gave for it."""
         ...
 
 
 class Results:
     """Takes sums to the kernel's results, through what is element-wise after the product.
 
-    The dispatch is one with ``whole=product.in_fours``.
+    The dispatch is one with ``whole=product.taken.in_fours``. Of a product in halves, the sums of a unit are those of the first half, and then those of the second.
     """
 
     def __init__(self, dispatch: Dispatch, product: Product) -> None:
         self.dispatch = dispatch
-        self.product = product
+        self.values = product.halves or (product.node,)
+        product = self.product = product.taken
         self.unit = 4 if product.in_fours else 1
         if self.unit == 4:
             for memory in list(dispatch.results):
                 dispatch.as_vectors(memory, 4)
+        found = [joined(output, self.values) for output in dispatch.body.outputs]
+        self._outputs = [one for one in found if one is not None]
         self._same, self._beside = (
             _read_with(product, dispatch.body) if self.unit == 4 else ([], [])
         )
-        for leaf in self._beside:
+        for leaf in {read.leaf.id: read.leaf for read in self._beside}.values():
             dispatch.as_vectors(dispatch.operand(leaf), 4)
         self._single = [leaf for leaf in self._same if prod(sizes(leaf)) == 1]
         self._once: dict[int, Operand] = {}
         self.ahead = len(self._same) - len(self._single) + 4 * len(self._beside)
         self.elements = dispatch.elements()
+        known = {leaf.id for leaf in (*self._same, *(read.leaf for read in self._beside))}
+        known |= {operand.leaf.id for operand in product.operands}
+        leaves = dispatch.body.inputs.values()
+        # Nothing but what is read ahead is read, so units that are not written can be computed.
+        self._free = self.unit == 4 and all(leaf.id in known for leaf in leaves)
+        self._free = self._free and not any(map(can_fail, dispatch.body.nodes))
 
     def begin(self) -> None:
         """See ``Sink``: numbers that stand alone."""
@@ -141,49 +159,105 @@ class Results:
         return index, offset
 
     def write(
-        self, line: Line, column: Number, sums: Sequence[Value], ahead: Ahead | None = None
+        self,
+        line: Line,
+        column: Number,
+        sums: Sequence[Value],
+        ahead: Ahead | None = None,
+        where: Conditions = (),
     ) -> None:
-        """Compute the results' elements of a unit, and write them."""
-        with self.dispatch.builder.if_(self._exists(column)):
-            self._write(line, column, sums, ahead)
+        """Compute the results' elements of a unit, and write them.
+
+        Where that reads nothing, only what is written depends on ``where``: code of several units is then one block, whose instructions wait for each other less.
+        """
+        b = self.dispatch.builder
+        exists = self._exists(column)
+        where = where if exists is None else (*where, exists)
+        if ahead is None or not self._free:
+            with b.if_(*where):
+                self._write(line, column, sums, ahead, ())
+        else:
+            self._write(line, column, sums, ahead, where)
 
     def _write(
-        self, line: Line, column: Number, sums: Sequence[Value], ahead: Ahead | None
+        self,
+        line: Line,
+        column: Number,
+        sums: Sequence[Value],
+        ahead: Ahead | None,
+        where: Conditions,
     ) -> None:
-        elements, body = self.elements, self.dispatch.body
-        places, node = elements.places, self.product.node
+        elements = self.elements
+        places = elements.places
         index, offset = self._unit(line, column)
         given = self._given(index) if ahead is None else ahead
-        found: list[list[Operand]] = []
+        found: list[list[list[Operand]]] = []
         # All are computed before any is written: a result may lie where an operand does.
-        for number, total in enumerate(sums):
+        for number in range(self.unit):
             with elements.scope():
-                value = elements.registers.reduced("sum", total, node.dtype)
-                elements.give(node, value)
+                for node, total in zip(self.values, sums[number :: self.unit], strict=True):
+                    elements.give(node, elements.registers.reduced("sum", total, node.dtype))
                 for leaf, parts in given:
                     elements.give(leaf, parts[number % len(parts)])
                 own = list(index)
                 if number:
                     last = self.product.columns[-1].place
                     own[last] = places.add(own[last], number)
-                found.append([elements.at(output, own) for output in body.outputs])
+                found.append([self._values(output, own) for output in self._outputs])
+        wide = self.unit > 1
+        items: list[tuple[Memory, Number, Operand]] = []
         for number, memory in enumerate(self.dispatch.results):
-            self._store([row[number] for row in found], memory, offset)
+            count = len(self._outputs[number].parts)
+            for part in range(count):
+                values = [row[number][part] for row in found]
+                at = offset if count == 1 else self._side_by_side(index, offset, part, count)
+                items.append((memory, at, self._item(values, memory) if wide else values[0]))
+        b = self.dispatch.builder
+        if not wide:
+            for memory, at, item in items:
+                elements.registers.store(item, memory, at, memory.dtype)
+            return
+        kept = [(memory, b.let(places.value(at) >> 2), item) for memory, at, item in items]
+        with b.if_(*where):
+            for memory, place, item in kept:
+                memory[place] = item
+
+    def _values(self, output: Joined, index: Sequence[Number]) -> list[Operand]:
+        """The elements of a result that are made of one sum."""
+        found = []
+        for part in output.parts:
+            value = self.elements.at(part, index)
+            for cast in output.casts:
+                value = self.elements.apply(cast, [value])
+            found.append(value)
+        return found
+
+    def _side_by_side(
+        self, index: Sequence[Number], offset: Number, part: int, count: int
+    ) -> Number:
+        """Where an element lies in a result of which it is in one of several parts, from where it would lie if that were all."""
+        places, width = self.elements.places, sizes(self.product.node)[-1]
+        row = places.mul(places.sub(offset, index[-1]), count)
+        return places.add(row, places.add(index[-1], part * width))
 
     def _given(self, index: Sequence[Number]) -> Ahead:
         """The elements of operands that four columns read together: one for all, or one for each."""
         elements = self.elements
         places, registers = elements.places, elements.registers
         found: list[tuple[Node, list[Operand]]] = []
-        for leaves, read in ((self._same, registers.load), (self._beside, self._four)):
-            for leaf in leaves:
-                if leaf.id in self._once:
-                    found.append((leaf, [self._once[leaf.id]]))
-                    continue
-                memory = self.dispatch.operand(leaf)
-                offset = places.offset(elements.spread(leaf, index), sizes(leaf))
-                value = read(memory, offset, leaf.dtype)
-                found.append((leaf, value if isinstance(value, list) else [value]))
+        for leaf in self._same:
+            if leaf.id in self._once:
+                found.append((leaf, [self._once[leaf.id]]))
+                continue
+            offset = places.offset(elements.spread(leaf, index), sizes(leaf))
+            memory = self.dispatch.operand(leaf)
+            found.append((leaf, [registers.load(memory, offset, leaf.dtype)]))
+        for read in self._beside:
+            own = elements.spread(read.node, index)
+            own[-1] = places.add(own[-1], read.start)
+            offset = places.offset(own, sizes(read.leaf))
+            memory = self.dispatch.operand(read.leaf)
+            found.append((read.node, self._four(memory, offset, read.leaf.dtype)))
         return found
 
     def _four(self, memory: Memory, offset: Number, dtype: DType) -> list[Operand]:
@@ -196,27 +270,39 @@ class Results:
         words = [four] * 4 if memory.words == 1 else [four[x // share] for x in range(4)]
         return [registers.unpacked(words[x], x % share, dtype) for x in range(4)]
 
-    def _store(self, values: Sequence[Operand], memory: Memory, offset: Number) -> None:
+    def _item(self, values: Sequence[Operand], memory: Memory) -> Value:
+        """Four elements as a result's memory has them."""
         registers, b = self.elements.registers, self.dispatch.builder
-        if self.unit == 1:
-            registers.store(values[0], memory, offset, memory.dtype)
-            return
-        words = list(values)
-        if is_packed(memory.dtype):
-            share = 4 // memory.dtype.itemsize
-            words = [
-                registers.word(values[at : at + share], memory.dtype) for at in range(0, 4, share)
-            ]
-        memory[self.elements.places.value(offset) >> 2] = b.vector(words)
+        if not is_packed(memory.dtype):
+            return b.let(b.vector(values))
+        share = 4 // memory.dtype.itemsize
+        words = [registers.word(values[at : at + share], memory.dtype) for at in range(0, 4, share)]
+        return b.let(b.vector(words))
 
 
-def _read_with(product: Product, body: Graph) -> tuple[list[Node], list[Node]]:
+@dataclass(frozen=True)
+class Beside:
+    """What four columns read together: four elements of an operand, or of a part of its columns.
+
+    Attributes:
+        node: the operand, or the slice of it.
+        leaf: the operand.
+        start: the first column.
+    """
+
+    node: Node
+    leaf: Node
+    start: int = 0
+
+
+def _read_with(product: Product, body: Graph) -> tuple[list[Node], list[Beside]]:
     """The operands of which four columns read one element, and those of which they read four that lie together.
 
     Only element-wise nodes of the product's shape read these, so an element is read with the product's own index.
     """
     node = product.node
-    same, beside = [], []
+    same: list[Node] = []
+    beside: list[Beside] = []
     # Behind the columns there are only axes of one element.
     last = product.columns[-1].place - node.rank
     if prod(sizes(node)[last:]) != sizes(node)[last]:
@@ -226,15 +312,37 @@ def _read_with(product: Product, body: Graph) -> tuple[list[Node], list[Node]]:
         # Factors are declared as what they are multiplied from.
         if leaf.id in factors:
             continue
-        users = body.users(leaf)
-        alike = (user.shape == node.shape and "elementwise" in user.op.traits for user in users)
-        if not users or not all(alike):
-            continue
-        if leaf.rank < -last or leaf.shape[last] == 1:
+        if not _read_by_element(leaf, node, body):
+            beside += _read_in_parts(leaf, node, body)
+        elif leaf.rank < -last or leaf.shape[last] == 1:
             same.append(leaf)
         elif leaf.shape[last] == node.shape[last]:
-            beside.append(leaf)
+            beside.append(Beside(leaf, leaf))
     return same, beside
+
+
+def _read_by_element(value: Node, product: Node, body: Graph) -> bool:
+    """Whether all that reads a value is element-wise and of the product's shape."""
+    users = body.users(value)
+    alike = (user.shape == product.shape and "elementwise" in user.op.traits for user in users)
+    return bool(users) and all(alike)
+
+
+def _read_in_parts(leaf: Node, product: Node, body: Graph) -> list[Beside]:
+    """The parts of an operand's columns that are read, where nothing else is and each begins at a multiple of four."""
+    found: list[Beside] = []
+    for user in body.users(leaf):
+        start = first_column(user)
+        if (
+            start is None
+            or user.shape != product.shape
+            or not _read_by_element(user, product, body)
+        ):
+            return []
+        if start % 4 or sizes(leaf)[-1] % 4:
+            return []
+        found.append(Beside(user, leaf, start))
+    return found
 
 
 class Parts:
@@ -269,12 +377,19 @@ class Parts:
         return Line((), at)
 
     def write(
-        self, line: Line, column: Number, sums: Sequence[Value], ahead: Ahead | None = None
+        self,
+        line: Line,
+        column: Number,
+        sums: Sequence[Value],
+        ahead: Ahead | None = None,
+        where: Conditions = (),
     ) -> None:
         """Write a unit."""
-        place = self.elements.places.value(self.elements.places.add(line.offset, column))
-        item = place if self.unit == 1 else place >> 2
-        self.memory[item] = self.dispatch.builder.vector(sums)
+        b = self.dispatch.builder
+        with b.if_(*where):
+            place = self.elements.places.value(self.elements.places.add(line.offset, column))
+            item = place if self.unit == 1 else place >> 2
+            self.memory[item] = b.vector(sums)
 
 
 def scratch_of(dispatch: Dispatch, product: Product, parts: int, unit: int) -> Memory:

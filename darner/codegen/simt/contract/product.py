@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from ....graph.dtypes import DType
+from ....graph.graph import Graph
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
@@ -79,6 +80,7 @@ class Product:
         columns: the axes that B and the result have.
         summed: the axes that A and B have.
         beside: bytes for each element of the result that go to or from memory beside it: what the nodes after the product read, and further results.
+        halves: slices of the columns whose elements are taken in pairs, as by a gate; none where each element is taken by itself.
     """
 
     node: Node
@@ -88,6 +90,7 @@ class Product:
     columns: tuple[Axis, ...]
     summed: tuple[Axis, ...]
     beside: int = 0
+    halves: tuple[Node, ...] = ()
 
     @property
     def count(self) -> int:
@@ -117,6 +120,38 @@ class Product:
         last = self.columns[-1]
         return last.apart == 1 and last.count % 4 == 0 and last.start % 4 == 0
 
+    @property
+    def taken(self) -> Product:
+        """What sums are taken to: the product, or the columns of one half where they are taken in pairs."""
+        if not self.halves:
+            return self
+        count = len(self.halves)
+
+        def narrow(axes: Sequence[Axis]) -> tuple[Axis, ...]:
+            return tuple(replace(axis, apart=axis.apart // count) for axis in axes)
+
+        (columns,) = self.columns
+        return replace(
+            self,
+            node=self.halves[0],
+            batch=narrow(self.batch),
+            rows=narrow(self.rows),
+            columns=(replace(columns, size=columns.size // count),),
+            halves=(),
+        )
+
+    def interleaved(self, group: int) -> Product:
+        """The same with columns in another order: of halves by turns, so many of each."""
+        (whole,) = self.columns
+        count = len(self.halves)
+        each = whole.size // count
+        sizes_of = ((each // group, group), (count, each), (group, 1))
+        axes = (
+            Axis(size, (0, step * whole.strides[1]), whole.place, step * whole.apart)
+            for size, step in sizes_of
+        )
+        return replace(self, columns=long([*axes]))
+
     def turned(self) -> Product:
         """The same with columns for rows."""
 
@@ -138,10 +173,11 @@ class Product:
         return self.columns if side else self.rows
 
 
-def product_of(spec: Spec, *, tf32: bool = False) -> Product | None:
+def product_of(spec: Spec, *, tf32: bool = False, halves: bool = False) -> Product | None:
     """The product of a body, if its operands are views of what lies in memory and all results have its shape.
 
-    With ``tf32``, what is rounded to that is seen as what lies in memory: who reads it rounds it.
+    With ``tf32``, what is rounded to that is seen as what lies in memory: who reads it rounds it. With ``halves``, results may also have half of its columns, and be
+    made of both halves.
     """
     found = [node for node in spec.body.nodes if node.op.name == "dot_general"]
     if len(found) != 1:
@@ -150,21 +186,96 @@ def product_of(spec: Spec, *, tf32: bool = False) -> Product | None:
     left, right = node.operands
     if left.dtype is not right.dtype or node.dtype.kind not in ("float", "int"):
         return None
-    if any(output.shape != node.shape for output in spec.body.outputs):
-        return None
+    pairs: tuple[Node, ...] = ()
+    if any(joined(output, (node,)) is None for output in spec.body.outputs):
+        pairs = _halves(spec.body, node) if halves else ()
+        if not pairs or any(joined(output, pairs) is None for output in spec.body.outputs):
+            return None
     seen = [strided(operand, widened=True, tf32=tf32) for operand in (left, right)]
     if any(view is None or not _is_read(view.base) for view in seen):
         return None
     a, b = (view for view in seen if view is not None)
-    return replace(_product(node, a, b), beside=bytes_beside(spec, node, (a.base, b.base)))
+    beside = bytes_beside(spec, node, (a.base, b.base), all_=bool(pairs))
+    product = replace(_product(node, a, b), beside=beside, halves=pairs)
+    in_rows = [(axis.place, axis.apart) for axis in product.columns] == [(node.rank - 1, 1)]
+    return product if in_rows or not pairs else None
 
 
-def bytes_beside(spec: Spec, node: Node, factors: Sequence[Node]) -> int:
-    """See ``Product.beside``."""
+def in_halves(spec: Spec) -> bool:
+    """Whether a kernel is a product whose sums are taken in pairs, from both halves of the columns."""
+    if spec.kind != "contract":
+        return False
+    products = (node for node in spec.body.nodes if node.op.name == "dot_general")
+    return any(
+        _halves(spec.body, node) and any(joined(x, (node,)) is None for x in spec.body.outputs)
+        for node in products
+    )
+
+
+def _halves(body: Graph, node: Node) -> tuple[Node, ...]:
+    """The slices of both halves of a product's columns, where a body has both and no other."""
+    found = [user for user in body.users(node) if user.op.name == "slice"]
+    starts = {first_column(user): user for user in found}
+    half = sizes(node)[-1] // 2
+    alike = all(sizes(user)[-1] == half for user in found)
+    if len(found) != 2 or set(starts) != {0, half} or not alike or 2 * half != sizes(node)[-1]:
+        return ()
+    return starts[0], starts[half]
+
+
+def bytes_beside(spec: Spec, node: Node, factors: Sequence[Node], all_: bool = False) -> int:
+    """See ``Product.beside``; where ``all_`` results are written beside it, those that are the product itself too."""
     whole, body = prod(sizes(node)), spec.body
-    read = (leaf for leaf in body.inputs.values() if all(leaf is not factor for factor in factors))
-    found = sum(leaf.dtype.itemsize for leaf in read if prod(sizes(leaf)) == whole)
-    return found + sum(output.dtype.itemsize for output in body.outputs[1:])
+    read = [leaf for leaf in body.inputs.values() if all(leaf is not one for one in factors)]
+    found = sum(_share(leaf, whole) for leaf in read)
+    written = body.outputs if all_ or body.outputs[0].shape != node.shape else body.outputs[1:]
+    return found + sum(_share(one, whole) for one in written)
+
+
+def _share(value: Node, whole: int) -> int:
+    """Bytes of a value for each of so many elements; of what is spread over them none."""
+    size = value.dtype.itemsize * prod(sizes(value))
+    return size // whole if whole and size % whole == 0 else 0
+
+
+def first_column(node: Node) -> int | None:
+    """Where the columns begin of which a node is a slice, with all rows; None where it is something else."""
+    if node.op.name != "slice" or set(node.attrs["steps"] or (1,)) != {1}:
+        return None
+    (whole,) = node.operands
+    if not node.rank or node.shape[:-1] != whole.shape[:-1]:
+        return None
+    return int(node.attrs["starts"][-1])
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A result of a product's kernel: values of the product's shape, side by side along the last axis, and the casts that come after that.
+
+    Attributes:
+        parts: the values; one where nothing is put side by side.
+        casts: nodes, the first that is done first.
+    """
+
+    parts: tuple[Node, ...]
+    casts: tuple[Node, ...] = ()
+
+
+def joined(output: Node, values: Sequence[Node]) -> Joined | None:
+    """What a result is made of, of a product or its halves; None where it is neither of their shape nor several such values side by side."""
+    first = values[0]
+    if output.shape == first.shape:
+        return Joined((output,))
+    casts: list[Node] = []
+    while output.op.name == "cast":
+        casts.insert(0, output)
+        (output,) = output.operands
+    if len(values) > 1 and output.id == values[0].inputs[0]:
+        return Joined(tuple(values), tuple(casts))
+    if output.op.name != "concat" or output.attrs["axis"] != first.rank - 1:
+        return None
+    alike = all(part.shape == first.shape for part in output.operands)
+    return Joined(tuple(output.operands), tuple(casts)) if alike else None
 
 
 def _is_read(base: Node) -> bool:

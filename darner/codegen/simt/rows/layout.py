@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
+from ....graph import dtypes
 from ....graph.graph import Graph
 from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
@@ -34,6 +35,12 @@ FEW_GROUPS = 128
 ENOUGH_GROUPS = 512
 LEAST_SPLIT = 1 << 14
 """Elements of a workgroup from which on it is worth another dispatch to share them out."""
+KEPT_AT_ONCE = 4
+"""Vectors that a thread asks for together, where its row stays in shared memory."""
+MERGED = 1024
+"""Bytes of a workgroup's memory that are left to what threads merge."""
+MOST_BESIDE = 1024
+"""Threads of a processor whose elements all fit in its registers."""
 LONGEST = 256
 """Sums that a thread adds up one after another, at most: the error of a sum grows with it."""
 SIDE = 32
@@ -152,6 +159,10 @@ def layout_for(body: Graph, passes: Passes, machine: Machine) -> Layout:
         if peers > 1 and _slots(length, peers // 2, vector) < _slots(length, peers, vector):
             # Fewer threads, of which fewer have nothing to do.
             peers //= 2
+        in_step = min(machine.subgroups[0], threads) if machine.subgroup else 1
+        if in_step < peers and _slots(length, in_step, vector) <= in_step * most:
+            # Threads that run in step have their sums without waiting for others.
+            peers = in_step
         if length > peers * most and len(passes.levels) + bool(outputs) > 1:
             # As many threads as a workgroup can have, if that keeps the row in registers; where it does not, the fewer rows
             # are under way at the same time, the more of them the next pass finds in the cache.
@@ -167,7 +178,7 @@ def layout_for(body: Graph, passes: Passes, machine: Machine) -> Layout:
             side *= 2
     held = ceil_div(length, peers * vector)
     # Pieces have a dispatch for each pass; rows that are not cut have all passes written out in one.
-    cut = ceil_div(rows, side) < FEW_GROUPS and length * side >= LEAST_SPLIT
+    cut = ceil_div(rows, side) < few_groups(lies_across(passes)) and length * side >= LEAST_SPLIT
     written_out = 1 if cut else len(passes.levels) + bool(outputs)
     at_once = max(1, min(AT_ONCE // (1 if vector == 1 else 2), most // vector // written_out))
     layout = Layout(peers, side, vector, held, at_once, 1, length, lies_across(passes))
@@ -176,16 +187,40 @@ def layout_for(body: Graph, passes: Passes, machine: Machine) -> Layout:
     return _in_pieces(replace(layout, held=0), length, rows)
 
 
+def kept_layout(layout: Layout, passes: Passes, machine: Machine) -> Layout | None:
+    """How rows are shared out that stay in the memory of their workgroups; None where they do not fit there, or are held or cut already."""
+    length = row_length(passes)
+    nbytes = length * dtypes.f32.itemsize + MERGED
+    if layout.held or layout.pieces > 1 or not layout.adjacent or layout.side > 1:
+        return None
+    if passes.space[-1] != length or nbytes > machine.ample:
+        return None
+    # Workgroups that fit beside each other share the threads of a processor.
+    beside = max(1, machine.ample // nbytes)
+    peers = max(THREADS, power_above(ceil_div(MOST_BESIDE, beside)))
+    peers = min(peers, largest_group(machine), power_above(ceil_div(length, layout.vector)))
+    at_once = max(1, min(KEPT_AT_ONCE, length // (peers * layout.vector)))
+    found = replace(layout, peers=peers, at_once=at_once)
+    # Beside each step of a thread stands the largest element that it had met.
+    peaks = ceil_div(length, found.step) * peers * dtypes.f32.itemsize
+    return found if nbytes + peaks <= machine.ample and peaks + MERGED <= machine.shared else None
+
+
 def _slots(length: int, peers: int, vector: int) -> int:
     """Places for elements that so many threads have, those behind the row's end counted."""
     return round_up(length, peers * vector)
+
+
+def few_groups(across: bool) -> int:
+    """Workgroups below which rows are cut: of rows side by side threads read a word at a time, and it takes more of them to have as much on the way."""
+    return FEW_GROUPS if across else ENOUGH_GROUPS
 
 
 def _in_pieces(layout: Layout, length: int, rows: int) -> Layout:
     """Rows that are not held: cut where there are few, and so that no thread adds up too much by itself."""
     groups, step = ceil_div(rows, layout.side), layout.step
     split = ceil_div(length, step * LONGEST)
-    if groups < FEW_GROUPS and length * layout.side >= LEAST_SPLIT:
+    if groups < few_groups(layout.adjacent) and length * layout.side >= LEAST_SPLIT:
         split = max(split, min(ceil_div(ENOUGH_GROUPS, groups), ceil_div(length, step)))
     piece = ceil_div(length, max(split, 1) * step) * step
     pieces = ceil_div(length, piece)

@@ -48,12 +48,22 @@ def _source(node: Node) -> Node:
 
 def scaled(b: Simt, total: Operand, peak: Operand, higher: Operand) -> Operand:
     """A sum of powers below ``peak`` as one of powers below what is not lower; of no powers, as no elements are above -inf, it is 0."""
-    one, zero = b.constant(1.0, f32), b.constant(0.0, f32)
+    zero = b.constant(0.0, f32)
+    return b.select(is_lowest(b, peak), zero, b.fmul(total, _factor(b, peak, higher)))
+
+
+def _factor(b: Simt, peak: Operand, higher: Operand) -> Operand:
+    """What powers below ``peak`` are multiplied by to be such below what is not lower."""
     lower = emit("sub", b, [peak, higher], [f32, f32], f32)
     factor = emit("exp", b, [lower], [f32], f32)
     # The difference of two infinities is no number.
-    factor = b.select(b.fcmp_ordered("==", peak, higher), one, factor)
-    return b.select(is_lowest(b, peak), zero, b.fmul(total, factor))
+    return b.select(b.fcmp_ordered("==", peak, higher), b.constant(1.0, f32), factor)
+
+
+def kept_scale(b: Simt, peak: Operand, highest: Operand) -> Operand:
+    """The same for powers that are kept: in a row of -inf they are no numbers."""
+    factor = b.select(is_lowest(b, peak), b.constant(0.0, f32), _factor(b, peak, highest))
+    return b.select(is_lowest(b, highest), b.constant(math.nan, f32), factor)
 
 
 def is_lowest(b: Simt, peak: Operand) -> Operand:

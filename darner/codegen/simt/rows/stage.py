@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
+from typing import Self
 
 from ....graph import dtypes
 from ....graph.errors import InternalError
@@ -18,6 +19,7 @@ from ...problems.rows import Passes
 from ..builder import Memory, Operand, Value
 from ..dispatch import Stage
 from ..machine import Machine
+from .kept import KeptRow
 from .layout import AT_ONCE, Layout, row_count
 from .merge import Merger, Peers, Reduction, State, words_of
 from .online import above_lowest, completed, scaled
@@ -73,6 +75,7 @@ class RowStage(RowPlace):
         super().__init__(spec, machine, passes, layout)
         self.scratch = self.dispatch.scratch(0, words, dtypes.u32) if words else None
         self.online = online
+        self.kept: KeptRow | None = None
         self.merger = Merger(self.dispatch)
         self.reductions = {
             node.id: Reduction(self.elements, node)
@@ -87,6 +90,12 @@ class RowStage(RowPlace):
         self.single = [
             pair for pair in outputs if not self._is_full(pair[0]) and pair[0].id not in summed
         ]
+
+    def with_kept(self, nodes: Sequence[Node] | None) -> Self:
+        """Let rows stay in the workgroup's memory, and after each pass these nodes of them."""
+        if nodes is not None:
+            self.kept = KeptRow(self, nodes, online=self.online)
+        return self
 
     # ------------------------------------------------------------- passes
 
@@ -106,10 +115,9 @@ class RowStage(RowPlace):
                 ]
             )
 
+        inside = combine_vectors if self.kept is None else self.kept.through(level, combine_vectors)
         stop = self._end(level, base, stop)
-        values = self.over_row(
-            combine_vectors, _flattened([one.nothing() for one in found]), base, stop
-        )
+        values = self.over_row(inside, _flattened([one.nothing() for one in found]), base, stop)
         return self.merged(found, _unflattened(found, values))
 
     def _end(self, level: int, base: Number, stop: Number | None) -> Number | None:
@@ -247,7 +255,10 @@ class RowStage(RowPlace):
                             self.elements.store_vector(own, memory, offset, node.dtype)
             return []
 
-        self.over_row(write_vectors, [], base, stop)
+        last = len(self.passes.levels)
+        kept = self.kept
+        inside = write_vectors if kept is None else kept.through(last, write_vectors)
+        self.over_row(inside, [], base, stop)
 
     def _to_write(self, number: int, node: Node, vector: Vector) -> Operand:
         """The elements of a result; a word of them where neighbouring threads have the others."""

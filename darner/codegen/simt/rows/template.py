@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from ....graph.integers import ceil_div
+from ....graph.node import Node
 from ....lower.plan import Spec
 from ...elements.collapse import collapsed
 from ...elements.elements import can_emit
@@ -23,6 +24,7 @@ from ..builder import Operand, Value
 from ..dispatch import Stage, Written
 from ..machine import Machine, power_above
 from ..template import Template
+from .kept import kept_of
 from .layout import (
     AT_ONCE,
     ENOUGH_GROUPS,
@@ -30,6 +32,7 @@ from .layout import (
     SIDE,
     THREADS,
     Layout,
+    kept_layout,
     largest_group,
     layout_for,
     lies_across,
@@ -83,6 +86,15 @@ class _Rows:
         self.machine = machine
         self.layout = layout_for(spec.body, found, machine)
         online = None if self.layout.held else joined(found)
+        self.kept: tuple[Node, ...] | None = None
+        layout = None if found.columns else kept_layout(self.layout, found, machine)
+        if layout is not None:
+            if online is not None:
+                self.kept = kept_of(spec.body, online, online=True)
+            if self.kept is None:
+                self.kept = kept_of(spec.body, found)
+                online = online if self.kept is None else None
+        self.layout = self.layout if layout is None or self.kept is None else layout
         self.online = online is not None
         self.passes = online or found
         self.length, self.rows = row_length(found), row_count(found)
@@ -95,7 +107,7 @@ class _Rows:
         layout = layout or self.layout
         return RowStage(
             self.spec, self.machine, self.passes, layout, words=self.words, online=self.online
-        )
+        ).with_kept(self.kept)
 
     def finished(self, stage: RowStage, groups: int) -> Stage:
         """A dispatch that is all written."""

@@ -31,6 +31,8 @@ BLOCK_BYTES = 16384
 """Memory of a workgroup that a block of items may take: as much as any device has."""
 TOGETHER = 512
 """Items of short rows that one workgroup sorts at the same time."""
+MOST_THREADS = 1024
+"""Of a workgroup that sorts: each has a pair of items at least, and all wait for each other after every step."""
 WAYS = 4
 """Runs that are merged into one."""
 NOTHING = -1
@@ -141,7 +143,7 @@ class Sort:
         share = min(max(1, TOGETHER // padded), segments)
         items = share * padded
         kept = min(self.keep, padded)
-        dispatch = Dispatch(self.spec, self.machine, threads=min(256, max(32, items // 2)))
+        dispatch = Dispatch(self.spec, self.machine, threads=min(MOST_THREADS, max(32, items // 2)))
         elements, b = dispatch.elements(), dispatch.builder
         keys = b.shared(self.dtype, items, "keys")
         numbers = b.shared(dtypes.u32, items, "numbers")
