@@ -96,7 +96,7 @@ def tensor_prefetch(builder: Builder, map_: Value) -> None:
     assembly(builder, "prefetch.tensormap [$0];", (), [map_])
 
 
-def tensor_load(
+def tensor_load(  # many parameters: the operands of one instruction
     builder: Builder,
     to: Value,
     map_: Value,
