@@ -12,6 +12,7 @@ from darner.codegen.simt.dispatch import FAULT_BYTES, Dispatch
 from darner.codegen.simt.families import template_of, written
 from darner.graph import dtypes
 from darner.lower.faults import raised
+from darner.lower.groups import Fusing
 from darner.lower.lower import lower
 from darner.lower.plan import Spec
 from darner.lower.roles import whole_ops
@@ -25,7 +26,14 @@ def lowered(graph, machine=MACHINE):
     """The plan of a graph, as a device would have it that runs what templates have code for."""
     whole = set(whole_ops())
     while True:
-        plan = lower(graph, target="cuda", whole=whole, ended=set(), alignment=256, beside=True)
+        plan = lower(
+            graph,
+            target="cuda",
+            whole=whole,
+            ended=set(),
+            alignment=256,
+            fusing=Fusing(beside=True),
+        )
         specs = [spec for _, spec in written_specs(plan)]
         lacking = {name for spec in specs if not template_of(spec, machine) for name in spec.ops}
         if not lacking & whole:

@@ -69,6 +69,6 @@ def _stage(plain: list[Any], texts: list[str]) -> Stage:
 
 
 def _map(plain: list[Any]) -> TensorMap:
-    binding, offset, dtype, *rest = plain
-    fields = (tuple(one) if isinstance(one, list) else one for one in rest)
-    return TensorMap(Binding(*binding), offset, dtype, *fields)
+    binding, *rest = plain
+    fields: list[Any] = [tuple(one) if isinstance(one, list) else one for one in rest]
+    return TensorMap(Binding(*binding), *fields)
