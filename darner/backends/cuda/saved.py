@@ -69,6 +69,5 @@ def _stage(plain: list[Any], texts: list[str]) -> Stage:
 
 
 def _map(plain: list[Any]) -> TensorMap:
-    binding, *rest = plain
-    fields: list[Any] = [tuple(one) if isinstance(one, list) else one for one in rest]
-    return TensorMap(Binding(*binding), *fields)
+    plain = [tuple(one) if isinstance(one, list) else one for one in plain]
+    return TensorMap(Binding(*plain[0]), *plain[1:])
