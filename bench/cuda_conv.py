@@ -221,7 +221,7 @@ class Problem:
             for each in made:
                 each(stream)
 
-        run.kept = scratch
+        run.kept, run.first = scratch, run
         return run
 
     def torch_run(self, stream):

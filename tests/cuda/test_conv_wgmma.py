@@ -6,7 +6,6 @@ import pytest
 from darner.backends.cuda.code import to_ptx
 from darner.backends.cuda.contract import plan
 from darner.backends.cuda.contract.wgmma import WgmmaCut, WgmmaTile
-from darner.backends.cuda.conv import hopper
 from darner.backends.cuda.conv.hopper import is_mapped, write_mapped
 from darner.backends.cuda.conv.problem import conv_of
 from tests.cuda.ptx.device import Device
@@ -42,11 +41,6 @@ def run(spec, operands, cut):
 def last(x):
     """Channels from the second axis to the last."""
     return np.moveaxis(x, 1, -1)
-
-
-@pytest.fixture(autouse=True)
-def any_axes(monkeypatch):
-    monkeypatch.setattr(hopper, "is_even", lambda windows: True)
 
 
 def check(way, x, w, attrs, cut):

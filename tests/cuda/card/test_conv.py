@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import darner
-from darner.backends.cuda.conv import hopper
 from tests.cuda.card import needs_card
 from tests.cuda.test_tensor_contract import assert_near, nearest_tf32
 from tests.cuda.test_tensor_conv import GEOMETRIES, oracle, three
@@ -23,8 +22,12 @@ LARGER = {
         (72, 64, 3, 3),
         {"padding": 2, "dilation": 2},
     ),
+    "channels of whole boxes, uneven": (
+        (2, 64, 9, 14),
+        (64, 64, 3, 2),
+        {"padding": ((1, 1), (0, 1)), "stride": (1, 2)},
+    ),
 }
-UNEVEN = ((2, 64, 9, 14), (64, 64, 3, 2), {"padding": ((1, 1), (0, 1)), "stride": (1, 2)})
 
 
 def check(x, w, attrs, kind):
@@ -46,8 +49,3 @@ def check(x, w, attrs, kind):
 @pytest.mark.parametrize("name", [*GEOMETRIES, *LARGER])
 def test_every_geometry(name, kind):
     check(*{**GEOMETRIES, **LARGER}[name], kind)
-
-
-def test_patches_of_uneven_axes_by_tensor_maps(monkeypatch):
-    monkeypatch.setattr(hopper, "is_even", lambda windows: True)
-    check(*UNEVEN, "bf16")
