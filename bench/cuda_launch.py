@@ -99,6 +99,26 @@ def tensor_map(address, described):
     sizes, box = described["sizes"], described["box"]
     count = len(sizes)
     strides = described["strides"] or [16]
+    if described.get("lower"):
+        corners = ctypes.c_int * (count - 2)
+        call(
+            "cuTensorMapEncodeIm2col",
+            P(start),
+            TYPES[described["dtype"]],
+            count,
+            P(address + described["offset"]),
+            (ctypes.c_uint64 * count)(*sizes),
+            (ctypes.c_uint64 * len(strides))(*strides),
+            corners(*described["lower"]),
+            corners(*described["upper"]),
+            *box,
+            (ctypes.c_uint32 * count)(1, *described["steps"], 1),
+            0,
+            SWIZZLES[described["swizzle"]],
+            PROMOTIONS[described["promotion"]],
+            0,
+        )
+        return ctypes.string_at(start, 128)
     call(
         "cuTensorMapEncodeTiled",
         P(start),

@@ -128,6 +128,7 @@ HOMES = {
     ),
     "ops.spatial.conv": "conv conv_input_grad conv_weight_grad",
     "ops.spatial.conv_forms": "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d unfold",
+    "ops.spatial.conv_last": "conv_last conv_last_input_grad conv_last_weight_grad",
     "ops.spatial.pool": "adaptive_avg_pool avg_pool avg_pool_backward max_pool max_pool_backward",
     "ops.spatial.pool_forms": (
         "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d avg_pool1d avg_pool2d "

@@ -52,6 +52,8 @@ class Facts:
         role: the part that it plays in a kernel; element-wise ops are ``point`` without being told, others ``library``.
         whole: a composite for which backends may have a kernel of its own, so that it is not written out before lowering.
         pools: it goes through windows of an image; its kernels are for small ones.
+        channels_last: the op that computes the same images, of operands whose channels, the second axis, are their last, and gives them so too.
+        of_channels_last: the op that computes the same from such operands, and gives what this one does.
         finds: a reduction whose result is the index of an element.
         ends: a kernel by index that may end with what is element-wise after it, where a target has such kernels.
         overwrites: the operand that the result is, but for some elements: in place only these are written.
@@ -83,6 +85,8 @@ class Facts:
     role: Role | None = None
     whole: bool = False
     pools: bool = False
+    channels_last: str = ""
+    of_channels_last: str = ""
     finds: bool = False
     ends: bool = False
     overwrites: str | None = None

@@ -200,6 +200,12 @@ class GraphMethods:
         """Convolution of [batch, in, depth, height, width]; see ``conv2d``."""
     def conv_input_grad(self, dy: NodeLike, w: NodeLike, shape: Any = None, *, sizes: ShapeLike, stride: int | Sequence[int] = (1,), padding: int | Sequence[int | Sequence[int]] = ..., dilation: int | Sequence[int] = (1,), groups: int = 1, label: str | None = None) -> Node:
         """The transpose of ``conv`` in its first operand: the gradient towards ``x``."""
+    def conv_last(self, x: NodeLike, w: NodeLike, shape: Any = None, *, stride: int | Sequence[int] = (1,), padding: int | Sequence[int | Sequence[int]] = ..., dilation: int | Sequence[int] = (1,), groups: int = 1, label: str | None = None) -> Node:
+        """``conv`` of ``x`` [batch, *spatial, in] with ``w`` [out, *kernel, in / groups]: [batch, *spatial, out]."""
+    def conv_last_input_grad(self, dy: NodeLike, w: NodeLike, shape: Any = None, *, sizes: ShapeLike, stride: int | Sequence[int] = (1,), padding: int | Sequence[int | Sequence[int]] = ..., dilation: int | Sequence[int] = (1,), groups: int = 1, label: str | None = None) -> Node:
+        """The transpose of ``conv_last`` in its first operand; ``sizes`` are the spatial sizes of ``x``."""
+    def conv_last_weight_grad(self, x: NodeLike, dy: NodeLike, shape: Any = None, *, kernel: int | Sequence[int], stride: int | Sequence[int] = (1,), padding: int | Sequence[int | Sequence[int]] = ..., dilation: int | Sequence[int] = (1,), groups: int = 1, label: str | None = None) -> Node:
+        """``conv_weight_grad`` of images with channels last: towards a weight [out, in / groups, *kernel], as ``conv`` has it."""
     def conv_transpose1d(self, x: NodeLike, w: NodeLike, *geometry: Any, bias: NodeLike | None = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0, dilation: Any = 1, groups: int = 1, label: str | None = None) -> Node:
         """Transposed convolution of [batch, in, length]; see ``conv_transpose2d``."""
     def conv_transpose2d(self, x: NodeLike, w: NodeLike, *geometry: Any, bias: NodeLike | None = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0, dilation: Any = 1, groups: int = 1, label: str | None = None) -> Node:
@@ -1147,6 +1153,12 @@ class NodeMethods:
         """Convolution of [batch, in, depth, height, width]; see ``conv2d``."""
     def conv_input_grad(self, w: NodeLike, shape: Any = None, *, sizes: ShapeLike, stride: int | Sequence[int] = (1,), padding: int | Sequence[int | Sequence[int]] = ..., dilation: int | Sequence[int] = (1,), groups: int = 1, label: str | None = None) -> Node:
         """The transpose of ``conv`` in its first operand: the gradient towards ``x``."""
+    def conv_last(self, w: NodeLike, shape: Any = None, *, stride: int | Sequence[int] = (1,), padding: int | Sequence[int | Sequence[int]] = ..., dilation: int | Sequence[int] = (1,), groups: int = 1, label: str | None = None) -> Node:
+        """``conv`` of ``x`` [batch, *spatial, in] with ``w`` [out, *kernel, in / groups]: [batch, *spatial, out]."""
+    def conv_last_input_grad(self, w: NodeLike, shape: Any = None, *, sizes: ShapeLike, stride: int | Sequence[int] = (1,), padding: int | Sequence[int | Sequence[int]] = ..., dilation: int | Sequence[int] = (1,), groups: int = 1, label: str | None = None) -> Node:
+        """The transpose of ``conv_last`` in its first operand; ``sizes`` are the spatial sizes of ``x``."""
+    def conv_last_weight_grad(self, dy: NodeLike, shape: Any = None, *, kernel: int | Sequence[int], stride: int | Sequence[int] = (1,), padding: int | Sequence[int | Sequence[int]] = ..., dilation: int | Sequence[int] = (1,), groups: int = 1, label: str | None = None) -> Node:
+        """``conv_weight_grad`` of images with channels last: towards a weight [out, in / groups, *kernel], as ``conv`` has it."""
     def conv_transpose1d(self, w: NodeLike, *geometry: Any, bias: NodeLike | None = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0, dilation: Any = 1, groups: int = 1, label: str | None = None) -> Node:
         """Transposed convolution of [batch, in, length]; see ``conv_transpose2d``."""
     def conv_transpose2d(self, w: NodeLike, *geometry: Any, bias: NodeLike | None = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0, dilation: Any = 1, groups: int = 1, label: str | None = None) -> Node:

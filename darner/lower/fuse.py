@@ -275,6 +275,8 @@ class _Fusion(FilledBlocks, ProductEnds, Beside):
         pairs.sort(key=lambda pair: -self._bytes(pair[0]))
         self._join_pairs([pair for pair in pairs if not any(map(self._is_column, pair))])
         self._columns()
+        # What is made of elements first goes to who reads its elements: who makes a value of each row would only write them.
+        self._join_pairs([pair for pair in pairs if self._hands_elements(*pair)])
         self._join_pairs(pairs)
 
     def _join_pairs(self, pairs: Sequence[tuple[int, int]]) -> None:
@@ -304,6 +306,10 @@ class _Fusion(FilledBlocks, ProductEnds, Beside):
                     first = name
                 elif self._join_rows(*sorted((first, name), key=self.order.__getitem__)):
                     first = first if first in self.groups else name
+
+    def _hands_elements(self, source: int, reader: int) -> bool:
+        """Whether a node reads all elements of its rows from another, not one value of each row."""
+        return self.nodes[source].shape == self._space(self.nodes[reader])
 
     def _join_rows(self, producer: int, consumer: int) -> bool:
         if producer == consumer:

@@ -26,6 +26,7 @@ from ..graph.graph import LEAVES, Graph
 from ..graph.node import Node
 from ..graph.parts import Parts
 from ..graph.types import TensorType
+from ..transforms.channels_last import Wanted
 from .again import Price
 from .commit import committed, index_bounds
 from .groups import PLAIN, Fusing
@@ -50,6 +51,7 @@ def lower(  # many parameters: all but the graph are what a backend asks for, by
     segment: int | None = None,
     stored: Mapping[str, Parts] | None = None,
     multipliers: Multipliers | None = None,
+    channels_last: Wanted | None = None,
     again: Price | None = None,
 ) -> Plan:
     """The plan of a graph whose sizes are all known.
@@ -58,7 +60,7 @@ def lower(  # many parameters: all but the graph are what a backend asks for, by
     element-wise after them; ``fusing`` says what else its kernels can do, and ``keeps`` that they keep what gradients read of the forward pass (``kept``). Every value of the arena begins at a
     multiple of ``alignment`` bytes, and with ``segment`` none lies across a multiple of that many. ``stored`` says of which parameters or states a leaf
     is made that holds several side by side, for a target that keeps them so, ``multipliers`` which contractions read operands of fewer bits than f32 where they lie,
-    and ``again`` what it costs to compute values again where they are read (``lower.again``): without it all are stored.
+    ``channels_last`` which convolutions are better computed so, and ``again`` what it costs to compute values again where they are read (``lower.again``): without it all are stored.
 
     States and parameters are updated in place where the kernel that computes the new value is the last to read the old one, and none that can fail comes
     after it.
@@ -70,7 +72,17 @@ def lower(  # many parameters: all but the graph are what a backend asks for, by
                 f"the sizes {', '.join(symbols)} are not known", hint="graph.bind(name=size) first"
             )
     rules = _Rules(
-        target, whole, ended, fusing, keeps, alignment, segment, stored or {}, multipliers, again
+        target,
+        whole,
+        ended,
+        fusing,
+        keeps,
+        alignment,
+        segment,
+        stored or {},
+        multipliers,
+        channels_last,
+        again,
     )
     return rules.plan(graph, dict(options or {})).verify()
 
@@ -88,11 +100,12 @@ class _Rules:
     segment: int | None
     stored: Mapping[str, Parts]
     multipliers: Multipliers | None
+    channels_last: Wanted | None
     again: Price | None
 
     def plan(self, graph: Graph, options: dict[str, Any]) -> Plan:
         """The plan of a graph."""
-        prepared = prepare(graph, self.whole, self.keeps)
+        prepared = prepare(graph, self.whole, self.keeps, self.channels_last)
         works, commit = committed(prepared, self._kernels(prepared))
         made = _Assembly(prepared, works, commit, self)
         made.name_parts(self.stored)

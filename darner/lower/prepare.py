@@ -13,6 +13,7 @@ from ..graph.node import Node
 from ..graph.text.attributes import attribute_text
 from ..graph.types import TensorType
 from ..ops.quantised.stored import restored_node, stored_type
+from ..transforms.channels_last import Wanted, with_channels_last
 from ..transforms.expand import expand
 from .copies import reading_copies
 from .kept import with_kept
@@ -22,11 +23,16 @@ MOST_WRITTEN = 256
 """Bytes of a constant that is part of a loop's body; larger ones are operands."""
 
 
-def prepare(graph: Graph, whole: Collection[str] | None = None, keeps: bool = False) -> Graph:
+def prepare(
+    graph: Graph,
+    whole: Collection[str] | None = None,
+    keeps: bool = False,
+    channels_last: Wanted | None = None,
+) -> Graph:
     """Write out what has no kernel of its own, and merge what that makes twice.
 
     ``whole`` names the composites that stay; a backend that has no kernel for one leaves it out. With ``keeps`` gradients read what kernels of the forward
-    pass keep (``with_kept``).
+    pass keep (``with_kept``). ``channels_last`` says which convolutions it has better kernels for where channels are last in memory.
 
     >>> import darner
     >>> g = darner.Graph()
@@ -39,11 +45,20 @@ def prepare(graph: Graph, whole: Collection[str] | None = None, keeps: bool = Fa
     names = whole_ops() if whole is None else whole
     graph = with_stored_parameters(graph)
     written = expand(graph, keep=lambda node: node.op.name in names and stays_whole(node))
+    if channels_last is not None:
+        written = with_channels_last(
+            written, lambda node: _kernel_of_last(node) in names and channels_last(node)
+        )
     found = merged(_Bodies().rewritten(written))
     if keeps:
         # What gradients read rounded is rounded already where others read it so.
         found = merged(with_kept(found))
     return reading_copies(found)
+
+
+def _kernel_of_last(node: Node) -> str:
+    """The name of the op that a convolution is with channels last."""
+    return node.op.facts.channels_last or node.op.facts.of_channels_last
 
 
 class _Bodies:

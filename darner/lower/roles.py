@@ -113,8 +113,14 @@ def roles(graph: Graph, multipliers: Multipliers | None = None) -> list[Role]:
         if facts.whole or facts.reads_rows or facts.role == "loop":
             for operand in node.operands:
                 if found[operand.id] == "view" and not is_readable(node, operand, multipliers):
-                    found[operand.id] = "point"
+                    found[_copied(operand)] = "point"
     return found
+
+
+def _copied(view: Node) -> int:
+    """Which value is copied where a view cannot be read as it lies: what is widened or rounded by its reader, as it was before."""
+    given = is_widening(view) or is_tf32(view)
+    return view.inputs[0] if given and is_view(view.operands[0]) else view.id
 
 
 def _readers(node: Node, multipliers: Multipliers) -> frozenset[str]:

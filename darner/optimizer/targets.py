@@ -160,5 +160,14 @@ def _fitted(made: Target, rows: list[Measurement], by_flops: list[bool]) -> Targ
 # kernel: measured, its transforms reach a tenth of the bandwidth.
 target("cpu", flops=240e9, bandwidth=30e9, launch=0.5e-6, slow={"winograd_conv": 6.0})
 target("wgpu", flops=8e12, bandwidth=400e9, launch=4e-6, half=2.0)
-# An H200: a launch inside a graph, copies of f32, multiply-adds as far as they were reached; tensor cores do 700 TFLOP/s of bf16.
-target("cuda", flops=50e12, bandwidth=4e12, launch=1.2e-6, half=14.0, wide=True)
+# An H200: a launch inside a graph, copies of f32, multiply-adds as far as they were reached; tensor cores do 700 TFLOP/s of bf16. A convolution is
+# one kernel there; Winograd's is eight that go through memory.
+target(
+    "cuda",
+    flops=50e12,
+    bandwidth=4e12,
+    launch=1.2e-6,
+    half=14.0,
+    wide=True,
+    slow={"winograd_conv": 6.0},
+)

@@ -40,8 +40,28 @@ def conv_weight_grad(x, dy, kernel, groups=1, **attrs):
     return torch.autograd.grad(conv(x, w, groups=groups, **attrs), w, dy)[0]
 
 
+def first(x):
+    """[batch, *spatial, channels] as PyTorch has it."""
+    return x.movedim(-1, 1)
+
+
+def conv_last(x, w, **attrs):
+    return conv(first(x), first(w), **attrs).movedim(1, -1)
+
+
+def conv_last_input_grad(dy, w, sizes, **attrs):
+    return conv_input_grad(first(dy), first(w), sizes, **attrs).movedim(1, -1)
+
+
+def conv_last_weight_grad(x, dy, kernel, **attrs):
+    return conv_weight_grad(first(x), first(dy), kernel, **attrs)
+
+
 ROWS = {
     "conv": conv,
     "conv_input_grad": conv_input_grad,
     "conv_weight_grad": conv_weight_grad,
+    "conv_last": conv_last,
+    "conv_last_input_grad": conv_last_input_grad,
+    "conv_last_weight_grad": conv_last_weight_grad,
 }

@@ -78,7 +78,7 @@ def swizzled(b, address):
     return b.let(address ^ (((address >> 7) & 7) << 4))
 
 
-def tensor_load(ir, to, described, at, barrier, multicast=None):
+def tensor_load(ir, to, described, at, barrier, multicast=None, taps=()):
     kernel = LockstepKernel.current
     b = kernel.builder
     memory = kernel.memory(described)

@@ -47,6 +47,7 @@ def lower_for(
             segment=segment,
             stored=stored,
             multipliers=rules.multipliers,
+            channels_last=rules.channels_last,
             again=rules.again,
         )
         rules.check(plan, graph)

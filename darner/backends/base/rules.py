@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sys import maxsize
 
 from ...graph.graph import Graph
+from ...graph.node import Node
 from ...lower.again import Price
 from ...lower.groups import PLAIN, Fusing
 from ...lower.plan import ALIGNMENT, Plan, Spec
@@ -34,6 +35,7 @@ class LowerRules:
         keeps: whether its kernels keep what gradients read of the forward pass (``lower.kept``).
         side_by_side: whether its programs keep several parameters in one buffer, each known by its own name (``Buffer.parts``).
         multipliers: which contractions read operands of fewer bits than f32 where they lie; all that there are, when left out.
+        channels_last: which convolutions it computes better with channels last in memory.
         again: what computing a value again costs beside storing and reading it; None where all that several kernels read is stored.
         check: raises where a value of a plan, made of a graph, is more than the device can hold.
     """
@@ -46,5 +48,6 @@ class LowerRules:
     keeps: bool = False
     side_by_side: bool = False
     multipliers: Multipliers | None = None
+    channels_last: Callable[[Node], bool] | None = None
     again: Price | None = None
     check: Callable[[Plan, Graph], None] = _fits

@@ -58,6 +58,7 @@ class CudaBackend(Backend):
         from ...lower.groups import Fusing
         from ..base.limits import check_loops, check_values
         from ..base.rules import LowerRules
+        from .conv.template import wanted
         from .kernels import AGAIN, limits_of, multipliers_of, runs
         from .machine import ALIGNMENT, TENSOR_CORES
 
@@ -76,6 +77,7 @@ class CudaBackend(Backend):
             fusing=Fusing(joins=True, halves=cores, blocks=True, beside=True),
             side_by_side=True,
             multipliers=multipliers_of(machine),
+            channels_last=lambda node: wanted(node, machine),
             again=AGAIN,
             check=check,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ...codegen.problems.conv import CONVOLUTIONS_LAST
 from ...codegen.simt import families
 from ...codegen.simt.contract.product import in_halves
 from ...codegen.simt.dispatch import Written
@@ -17,9 +18,16 @@ from ..base.limits import Limits, check_scratch, last_op
 from .attention.template import TENSOR_ATTENTION
 from .contract.few_template import FEW_CONTRACT
 from .contract.template import PLAIN_CONTRACT, TENSOR_CONTRACT
+from .conv.template import TENSOR_CONV
 from .machine import ALIGNMENT, TENSOR_CORES, Machine
 
-OWN: tuple[Template, ...] = (TENSOR_ATTENTION, FEW_CONTRACT, TENSOR_CONTRACT, PLAIN_CONTRACT)
+OWN: tuple[Template, ...] = (
+    TENSOR_ATTENTION,
+    FEW_CONTRACT,
+    TENSOR_CONTRACT,
+    PLAIN_CONTRACT,
+    TENSOR_CONV,
+)
 """The families of kernels on tensor cores, those with the best code first."""
 
 AGAIN = Price(3.0, 1 << 16)
@@ -33,9 +41,9 @@ def limits_of(machine: Machine) -> Limits:
 
 
 def multipliers_of(machine: Machine) -> Multipliers:
-    """Which contractions read operands of fewer bits where they lie: all those of 16-bit floats, and products of matrices and attention that round to tf32 on tensor cores."""
-    every = contractions()
-    rounding = {n for n in every if n == "dot_general" or OPS[n].facts.role == "attention"}
+    """Which contractions read operands of fewer bits where they lie: all those of 16-bit floats, and products of matrices, convolutions with channels last and attention that round to tf32 on tensor cores."""
+    every, products = contractions(), {"dot_general", *CONVOLUTIONS_LAST}
+    rounding = {n for n in every if n in products or OPS[n].facts.role == "attention"}
     rounding = rounding if machine.capability >= TENSOR_CORES else set()
     return Multipliers(every, frozenset(rounding), tf32_along_sums=True)
 

@@ -69,7 +69,5 @@ def _stage(plain: list[Any], texts: list[str]) -> Stage:
 
 
 def _map(plain: list[Any]) -> TensorMap:
-    binding, offset, dtype, sizes, strides, box, *rest = plain
-    return TensorMap(
-        Binding(*binding), offset, dtype, tuple(sizes), tuple(strides), tuple(box), *rest
-    )
+    plain = [tuple(one) if isinstance(one, list) else one for one in plain]
+    return TensorMap(Binding(*plain[0]), *plain[1:])

@@ -25,6 +25,9 @@ class TensorMap:
         swizzle: bytes of the pattern that tiles are swizzled by: 0, 32, 64 or 128.
         promotion: bytes that are fetched into the L2 cache at least: 0, 64, 128 or 256.
         not_a_number: elements outside the tensor read as NaN, and not as 0.
+        lower: of a map of patches (``cuTensorMapEncodeIm2col``), whose ``box`` is channels and pixels: along each axis but the channels and the images, the fastest first, where the first pixel is.
+        upper: how far behind the tensor's last element the last pixel is.
+        steps: from pixel to pixel.
     """
 
     binding: Binding
@@ -36,6 +39,9 @@ class TensorMap:
     swizzle: int = 0
     promotion: int = 256
     not_a_number: bool = False
+    lower: tuple[int, ...] = ()
+    upper: tuple[int, ...] = ()
+    steps: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ from ...graph.integers import ceil_div
 from ...graph.node import Node
 
 CONVOLUTIONS = ("conv", "conv_input_grad", "conv_weight_grad")
+CONVOLUTIONS_LAST = ("conv_last", "conv_last_input_grad", "conv_last_weight_grad")
+"""The same of images whose channels are their last axis."""
 
 
 @dataclass(frozen=True)
@@ -122,33 +124,33 @@ class Patches:
         return most
 
 
-def patches_of(node: Node) -> Patches:
+def patches_of(node: Node, *, merged: bool = True) -> Patches:
     """The patches that a convolution or one of its gradients reads.
 
-    The gradient towards the weight reads those of the forward pass.
+    The gradient towards the weight reads those of the forward pass. Axes that a kernel of size 1 goes along one by one are ``merged``, where that is wanted.
     """
     attrs = node.attrs
     stride, padding, dilation = attrs["stride"], attrs["padding"], attrs["dilation"]
     groups = int(attrs["groups"])
+    last = node.op.name in CONVOLUTIONS_LAST
+
+    def spatial(x: Node) -> list[int]:
+        return [int(size) for size in (x.shape[1:-1] if last else x.shape[2:])]
+
     source = node.operands[0]
-    sizes = [int(size) for size in source.shape[2:]]
-    backward = node.op.name == "conv_input_grad"
-    kernel = [
-        int(k) for k in (attrs["kernel"] if "kernel" in attrs else node.operands[1].shape[2:])
-    ]
-    if node.op.name == "conv_weight_grad":
-        result = [int(size) for size in node.operands[1].shape[2:]]
-    else:
-        result = [int(size) for size in node.shape[2:]]
+    sizes = spatial(source)
+    backward = "sizes" in attrs
+    kernel = [int(k) for k in attrs["kernel"]] if "kernel" in attrs else spatial(node.operands[1])
+    result = spatial(node.operands[1] if "kernel" in attrs else node)
     axes = []
     for axis, low_high in enumerate(padding):
         settings = int(stride[axis]), int(low_high[0]), int(low_high[1]), int(dilation[axis])
         axes.append((sizes[axis], result[axis], kernel[axis], *settings))
-    found = [_axis(backward, *axis) for axis in _merged(axes)]
+    found = [_axis(backward, *axis) for axis in (_merged(axes) if merged else axes)]
     return Patches(
         batch=int(source.shape[0]),
         groups=groups,
-        channels=int(source.shape[1]) // groups,
+        channels=int(source.shape[-1 if last else 1]) // groups,
         sizes=tuple(axis.size for axis in found),
         steps=tuple(axis.step for axis in found),
         deltas=tuple(axis.delta for axis in found),

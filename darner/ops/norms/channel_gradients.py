@@ -16,6 +16,7 @@ from ...graph.op import Resolved, composite, resolved
 from ...graph.types import TensorType
 from ..axes import spread
 from ..elementwise.activations import require_equal_shapes
+from ..elementwise.functions import rsqrt
 from ..reductions.statistics import element_count
 from ..samples import sample, spec
 from .channels import (
@@ -223,9 +224,16 @@ def batch_norm_backward(
 @batch_norm_backward.expand
 def _(x: Node, weight: Node | None, dy: Node, eps: float) -> tuple[Node, Node, Node]:
     axes = but_channels(x)
-    normal, scale = standardised(x, axes, eps)
-    dx = through_statistics(normal, scale, affine_channels(dy, weight, None), axes)
-    return dx, (dy * normal).sum(axes), dy.sum(axes)
+    # The statistics are those of the forward pass, word by word, so a step computes them once. What is normalised is computed again from x, which is
+    # less to keep: the difference is taken the other way round, which has the same numbers and is no node of the forward pass.
+    mean = x.mean(axes, True)
+    scale = rsqrt((x - mean).square().mean(axes, True) + eps)
+    normal = (mean - x) * -scale
+    # One weight a channel comes out of the means: the sums are those that weight and bias receive.
+    of_weight, of_bias = (dy * normal).sum(axes), dy.sum(axes)
+    count = element_count(x, axes)
+    rest = dy - normal * along_channels(of_weight / count, x) - along_channels(of_bias / count, x)
+    return affine_channels(scale, weight, None) * rest, of_weight, of_bias
 
 
 @batch_norm_training.vjp

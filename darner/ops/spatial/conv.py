@@ -87,7 +87,13 @@ _CONV = [
 @composite(
     family=FAMILY,
     samples=_CONV,
-    facts=Facts(role="contract", whole=True, full_rate=True, multiplies=("x", "w")),
+    facts=Facts(
+        role="contract",
+        whole=True,
+        full_rate=True,
+        multiplies=("x", "w"),
+        channels_last="conv_last",
+    ),
 )
 def conv(
     x: Number,
@@ -203,7 +209,13 @@ def _(size: Dim, batched: Any, x: Node, w: Node, **attrs: Any) -> Node:
 
 @composite(
     family=FAMILY,
-    facts=Facts(role="contract", whole=True, full_rate=True, multiplies=("dy", "w")),
+    facts=Facts(
+        role="contract",
+        whole=True,
+        full_rate=True,
+        multiplies=("dy", "w"),
+        channels_last="conv_last_input_grad",
+    ),
     samples=[
         sample(spec(2, 4, 5), spec(4, 3, 3), sizes=(7,)),
         sample(spec(2, 4, 3, 6), spec(4, 3, 3, 2), sizes=(6, 5), stride=(2, 1), padding=1),
@@ -320,7 +332,13 @@ def _(size: Dim, batched: Any, dy: Node, w: Node, **attrs: Any) -> Node:
 
 @composite(
     family=FAMILY,
-    facts=Facts(role="contract", whole=True, full_rate=True, multiplies=("x", "dy")),
+    facts=Facts(
+        role="contract",
+        whole=True,
+        full_rate=True,
+        multiplies=("x", "dy"),
+        of_channels_last="conv_last_weight_grad",
+    ),
     samples=[
         sample(spec(2, 3, 7), spec(2, 4, 5), kernel=3),
         sample(spec(2, 3, 6, 5), spec(2, 4, 3, 6), kernel=(3, 2), stride=(2, 1), padding=1),

@@ -136,8 +136,11 @@ class Device:
                     described.sizes,
                     described.strides,
                     described.box,
-                    2,
+                    4 if described.dtype in ("f32", "tf32") else 2,
                     described.swizzle,
+                    described.lower,
+                    described.upper,
+                    described.steps,
                 )
         for name, place in parameters.items():
             if place >> 50:

@@ -10,6 +10,7 @@ from .memory import REMOTE, Barrier, swizzled
 LANES = 32
 TYPES = {
     "u16": np.uint16,
+    "s16": np.int16,
     "u32": np.uint32,
     "s32": np.int32,
     "b32": np.uint32,
@@ -366,15 +367,22 @@ def tensor_copy(warp, parts, operands, mask):
     name, _, at = operands[1].strip("[]").partition(",")
     coordinates = [int(warp.get(x, np.int32)[lane]) for x in _names(at.strip())]
     described = block.map_of(warp.get(name.strip(), np.uint64)[lane])
+    taps = []
+    if "im2col" in parts:
+        taps = [int(warp.get(x, np.uint16)[lane]) for x in _names(operands[3])]
     at = int(warp.address(operands[2])[lane])
     blocks = [block]
     if "multicast::cluster" in parts:
-        chosen = int(warp.get(operands[3], np.uint16)[lane])
+        chosen = int(warp.get(operands[3 + bool(taps)], np.uint16)[lane])
         blocks = [one for i, one in enumerate(block.cluster.blocks) if chosen >> i & 1]
 
     def bring(to_block):
         def arrive():
-            to_block.barriers[at].change(0, -described.load(to_block, to, coordinates))
+            if taps:
+                nbytes = described.load_patches(to_block, to, coordinates, taps)
+            else:
+                nbytes = described.load(to_block, to, coordinates)
+            to_block.barriers[at].change(0, -nbytes)
 
         return arrive
 
@@ -434,9 +442,8 @@ def wgmma(warp, parts, operands, mask):
     else:
         word = int(warp.get(operands[1], np.uint64)[0])
         flags = operands[4:]
-        left = described(block, word, kind, 64, 16, flags[2] == "0")[
-            16 * quarter : 16 * quarter + 16
-        ]
+        left = described(block, word, kind, 64, 16, flags[2] == "0")
+        left = left[16 * quarter : 16 * quarter + 16]
         right_across = flags[3] == "1"
     word = int(warp.get(operands[2], np.uint64)[0])
     right = described(block, word, kind, columns, 16, not right_across)

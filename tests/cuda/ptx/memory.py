@@ -37,6 +37,9 @@ class Map:
     box: tuple
     size: int
     swizzle: int
+    lower: tuple = ()
+    upper: tuple = ()
+    steps: tuple = ()
 
     def __post_init__(self):
         assert self.address % 16 == 0
@@ -65,6 +68,28 @@ class Map:
             block.shared[places] = row
             nbytes += 128
         return nbytes
+
+    def load_patches(self, block, to, at, taps):
+        """Channels of pixels one after another, from row to row and from image to image."""
+        assert to % 1024 == 0
+        channel, *pixel, image = at
+        ends = [n - 1 + u for n, u in zip(self.sizes[1:-1], self.upper, strict=True)]
+        assert all(x >= low for x, low in zip(pixel, self.lower, strict=True))
+        for number in range(self.box[1]):
+            where = [*(x + tap for x, tap in zip(pixel, taps, strict=True)), image]
+            row = np.zeros(128, np.uint8)
+            if all(0 <= w < n for w, n in zip(where, self.sizes[1:], strict=True)):
+                begin = self.address + sum(w * s for w, s in zip(where, self.strides, strict=True))
+                row[:] = block.bytes("global", begin + channel * self.size, 128)
+            block.shared[swizzled(to + number * 128 + np.arange(128))] = row
+            for axis, end in enumerate(ends):
+                pixel[axis] += self.steps[axis]
+                if pixel[axis] <= end:
+                    break
+                pixel[axis] = self.lower[axis]
+            else:
+                image += 1
+        return 128 * self.box[1]
 
     def store(self, block, source, at):
         count = max(0, min(self.box[0], self.sizes[0] - at[0])) * self.size

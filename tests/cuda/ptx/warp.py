@@ -20,6 +20,7 @@ class Warp:
         self.places = np.zeros(LANES, np.int64)
         self.done = np.zeros(LANES, bool)
         self.parked = np.zeros(LANES, bool)
+        self.resting = np.zeros(LANES, bool)
         self.tid = number * LANES + Z
         self.polls = 0
 
@@ -122,4 +123,6 @@ class Warp:
             if result == "again":
                 return False
         self.places[mask] = place + 1
+        if result is False:
+            self.resting |= mask
         return result is not False

@@ -197,7 +197,9 @@ class _Few:
         b, rows = self.builder, self.problem.rows[name]
         batch, head, _ = rows.strides
         base = b.index(place.batch) * (batch // ELEMENTS) + place.head * (head // ELEMENTS)
-        return Source(rows, self._memory(rows), b.let(base + rows.offset // ELEMENTS, f"{name}_base"))
+        return Source(
+            rows, self._memory(rows), b.let(base + rows.offset // ELEMENTS, f"{name}_base")
+        )
 
     def _stage_queries(self, place: Place) -> None:
         """Bring the queries to shared memory, zeros beyond their width."""

@@ -32,6 +32,11 @@ class Source:
     terms: int
     elements: int
 
+    @property
+    def loader(self) -> type[Loader]:
+        """What brings its tiles: in whole pieces where it lies in such."""
+        return PieceLoader if self.layout.whole else WordLoader
+
 
 @dataclass(frozen=True)
 class Block:
@@ -54,7 +59,8 @@ class Loader:
         cores: copies.
         source: the operand.
         block: which part of it.
-        shifts: so many low bits of a line's number do not count in its swizzle, as lines that 8 lanes read together differ in what is above: of operands along K, and of others; None swizzles nothing.
+        shifts: so many low bits of a line's number do not count in its swizzle, as lines that 8 lanes read together differ in what is above: of operands along K, and of others; None swizzles nothing,
+            and -1 by twice the number, for lines of which 8 lanes read two pieces each.
     """
 
     def __init__(
@@ -77,7 +83,7 @@ class Loader:
         shift = shifts[not self.along_k]
         count = self.lines // self.apart
         pitch = self.across * PIECE
-        if shift is None or self.apart % (8 << shift) == 0:
+        if shift is None or self.apart % (4 if shift < 0 else 8 << shift) == 0:
             # The swizzle is the same for all of them.
             first = self._place(self.line, shift)
             self.tos = [first + i * self.apart * pitch for i in range(count)]
@@ -93,7 +99,9 @@ class Loader:
     def _place(self, line: Value, shift: int | None) -> Value:
         """Where this thread's piece of a line goes in a stage."""
         b = self.builder
-        piece = self.piece if shift is None else b.let(self.piece ^ ((line >> shift) & 7))
+        piece = self.piece
+        if shift is not None:
+            piece = b.let(piece ^ ((line & 3) << 1 if shift < 0 else (line >> shift) & 7))
         return b.let(line * (self.across * PIECE) + (piece << 4) + self.block.at, "to")
 
     def _kept(self, number: Number) -> Number:
@@ -264,6 +272,5 @@ def loader_of(
     block: Block,
     shifts: Shifts = (0, 0),
 ) -> Loader:
-    """What brings an operand: in whole pieces where it lies in such."""
-    kind = PieceLoader if source.layout.whole else WordLoader
-    return kind(dispatch, cores, source, block, shifts)
+    """What brings an operand."""
+    return source.loader(dispatch, cores, source, block, shifts)

@@ -97,13 +97,20 @@ class FragmentReader:
         along_k: whether the operand lies in rows along K.
         first: the warp's first row in the tile.
         block: the operand's tile; A's is the first in a stage.
+        size: bytes of an element.
     """
 
-    def __init__(
-        self, builder: Simt, cores: Cores, along_k: bool, first: Value, block: Block
+    def __init__(  # many parameters: where an operand's tile is, and how it lies
+        self,
+        builder: Simt,
+        cores: Cores,
+        along_k: bool,
+        first: Value,
+        block: Block,
+        size: int = 2,
     ) -> None:
         b = self.builder = builder
-        self.cores, self.along_k = cores, along_k
+        self.cores, self.along_k, self.size = cores, along_k, size
         lane = b.let(b.local & 31, "lane")
         eight = b.let(lane & 7)
         low, high = b.let((lane >> 3) & 1), b.let(lane >> 4)
@@ -115,6 +122,8 @@ class FragmentReader:
             for step in range(STEPS):
                 self.offsets.append(b.let(row + (((by_term + 2 * step) ^ eight) << 4)))
             self.apart, self.deep = 16 * ROW, 0
+        elif size == 4:
+            self._prepare_words(first, block, lane)
         else:
             pitch = block.rows * 2
             row = b.let((by_term * 8 + eight) * pitch + block.at)
@@ -122,9 +131,33 @@ class FragmentReader:
             self.piece = b.let(first // 8 + by_row)
             self.row, self.eight = row, eight
 
+    def _prepare_words(self, first: Value, block: Block, lane: Value) -> None:
+        """Write where a lane's words lie, of which no instruction reads several: of four neighbouring terms, and of eight rows."""
+        b = self.builder
+        self.pitch = block.rows * 4
+        self.low = block.at == 0
+        term, row = b.let(lane & 3), b.let(first + (lane >> 2))
+        key = b.let(term << 1)
+        at = b.let(term * self.pitch + ((row & 3) << 2) + block.at)
+        # Rows that are 8 apart are two pieces apart.
+        self.bases = [b.let(at + ((((row >> 2) + 2 * i) ^ key) << 4)) for i in range(4)]
+
+    def _words(self, stage: Value, step: int, count: int) -> list[Value]:
+        b, found = self.builder, []
+        for i in range(count):
+            for number in range(4):
+                high_row, high_term = (
+                    (number & 1, number >> 1) if self.low else (number >> 1, number & 1)
+                )
+                eights = 2 * i + high_row
+                moved = (8 * step + 4 * high_term) * self.pitch + eights // 4 * 128
+                at = b.let(stage + (self.bases[eights % 4] + moved))
+                found.append(b.let(b.bits(self.cores.load_one(at))))
+        return found
+
     def prepare(self, count: int) -> None:
         """Write the addresses of so many sixteens of rows."""
-        if not self.along_k:
+        if not self.along_k and self.size == 2:
             b = self.builder
             self.offsets = [
                 b.let(self.row + (((self.piece + 2 * i) ^ self.eight) << 4)) for i in range(count)
@@ -133,6 +166,8 @@ class FragmentReader:
     def read(self, stage: Value, step: int, count: int) -> list[Value]:
         """Four words for each of some sixteens of rows, for one product along K."""
         b = self.builder
+        if not self.along_k and self.size == 4:
+            return self._words(stage, step, count)
         if self.along_k:
             addresses = [stage + (self.offsets[step] + i * self.apart) for i in range(count)]
         else:
@@ -189,18 +224,18 @@ def write_mma(
         Block(place.batch, place.row, tile.bm, 0),
         Block(place.batch, place.column, tile.bn, tile.bm * ROW),
     )
+    dtype = sources[0].layout.dtype
     loaders = [
-        loader_of(dispatch, cores, source, block)
+        loader_of(dispatch, cores, source, block, (0, 0 if dtype.itemsize == 2 else -1))
         for source, block in zip(sources, blocks, strict=True)
     ]
     warp = b.let(b.local // 32, "warp")
     down = tile.bm // tile.wm
     row, column = b.let(warp % down * tile.wm), b.let(warp // down * tile.wn)
     readers = [
-        FragmentReader(b, cores, loader.along_k, first, block)
+        FragmentReader(b, cores, loader.along_k, first, block, dtype.itemsize)
         for loader, first, block in zip(loaders, (row, column), blocks, strict=True)
     ]
-    dtype = sources[0].layout.dtype
     own = _Warp(b, cores, tile, "tf32" if dtype is dtypes.f32 else dtype.name, readers)
     total = ceil_div(product.k, ROW // dtype.itemsize)
     # Blocks beyond the last one are not brought, where it is known which that is.

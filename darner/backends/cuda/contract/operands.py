@@ -77,10 +77,18 @@ def layout_of(product: Product, side: int, *, transposed: bool = True) -> Layout
         side: 0 for A and 1 for B.
         transposed: whether it may be contiguous along rows or columns.
     """
+    leaf = product.operands[side].leaf
+    if leaf.op.facts.decodes or prod(sizes(leaf)) % (PIECE // leaf.dtype.itemsize):
+        return None
+    return lying_layout(product, side, transposed=transposed)
+
+
+def lying_layout(product: Product, side: int, *, transposed: bool = True) -> Layout | None:
+    """The same of an operand that lies in whole pieces."""
     operand = product.operands[side]
     leaf = operand.leaf
     piece = PIECE // leaf.dtype.itemsize
-    if leaf.op.facts.decodes or prod(sizes(leaf)) % piece or operand.offset % piece:
+    if operand.offset % piece:
         return None
     groups = {
         "batch": steps(product.batch, side),

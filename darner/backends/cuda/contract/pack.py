@@ -21,9 +21,8 @@ DEEP = 64
 def pack_stage(
     spec: Spec, machine: Machine, product: Product, side: int, layout: Layout, start: int
 ) -> Stage:
-    """The launch; the operand lies from byte ``start`` of the scratch memory on, zeros where a row is filled up."""
-    dispatch = Dispatch(spec, machine, threads=THREADS)
-    b, operand = dispatch.builder, product.operands[side]
+    """The launch for an operand of a product; see ``pack_view``."""
+    operand = product.operands[side]
     view = View(
         operand.leaf,
         layout.along,
@@ -33,6 +32,13 @@ def pack_stage(
         steps(product.free(side), side),
         steps(product.summed, side),
     )
+    return pack_view(spec, machine, view, layout, start)
+
+
+def pack_view(spec: Spec, machine: Machine, view: View, layout: Layout, start: int) -> Stage:
+    """The launch; the view's elements lie from byte ``start`` of the scratch memory on, zeros where a row is filled up."""
+    dispatch = Dispatch(spec, machine, threads=THREADS)
+    b = dispatch.builder
     reader = Reader(dispatch, view, dtypes.f32)
     along_k = layout.along == "summed"
     # Neighbouring threads read neighbouring elements, also where the operand is transposed.

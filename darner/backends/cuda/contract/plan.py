@@ -180,6 +180,26 @@ def ranked(product: Product, layouts: tuple[Layout, Layout], machine: Machine) -
     return sorted(found, key=lambda cut: expected(product, layouts, cut, machine))
 
 
+def ranked_gathered(
+    product: Product, itemsize: int, machine: Machine, read: int | None = None
+) -> list[MmaCut]:
+    """The ways to cut a product whose tiles are gathered: what is expected to take the least time first; ``read`` are the bytes of its operands, where they are not rows of terms."""
+    tiles = [tile for tile in MMA_TILES if tile.shared_bytes <= machine.most_shared]
+    if machine.emulated:
+        # Compiling takes longer there than running.
+        tiles = [tile for tile in tiles if tile.wm * tile.wn <= 1024]
+    found = []
+    for tile in tiles:
+        count = MmaCut(tile).raster(product).tiles
+        # Where tiles are few, parts that fill all multiprocessors once or twice.
+        filling = [machine.processors * turn // count for turn in (1, 2)] if read else []
+        found += [MmaCut(tile, parts) for parts in _parts(product, itemsize, filling)]
+    rate = multiplied(machine.capability, itemsize)
+    return sorted(
+        found, key=lambda cut: _expected(product, cut, rate, itemsize, machine, nbytes=read)
+    )
+
+
 def _wgmma_cuts(
     product: Product, tile: WgmmaTile, layouts: tuple[Layout, Layout], machine: Machine
 ) -> list[Cut]:
@@ -200,33 +220,55 @@ def _wgmma_cuts(
     return found
 
 
-def ranked_plain(product: Product, machine: Machine) -> list[FmaCut]:
-    """The ways to cut a product of f32: what is expected to take the least time first."""
+def ranked_mapped(
+    product: Product, layouts: tuple[Layout, Layout], machine: Machine, read: int
+) -> list[WgmmaCut]:
+    """The ways to cut a product whose operands tensor maps bring, of so many bytes: what is expected to take the least time first."""
+    itemsize = layouts[0].dtype.itemsize
+    found = []
+    for tile in WGMMA_TILES:
+        if tile.turns or tile.shared_bytes * tile.blocks > machine.most_shared:
+            continue
+        count = WgmmaCut(tile, 1, 0).raster(product).tiles * tile.cluster
+        filling = [machine.processors * tile.blocks * turn // count for turn in (1, 2)]
+        for parts in _parts(product, itemsize, filling):
+            found.append(WgmmaCut(tile, parts, 0).of(product, machine.processors))
+    rate = multiplied(machine.capability, itemsize)
+    return sorted(
+        found, key=lambda cut: _expected(product, cut, rate, itemsize, machine, nbytes=read)
+    )
+
+
+def ranked_plain(product: Product, machine: Machine, read: int | None = None) -> list[FmaCut]:
+    """The ways to cut a product of f32: what is expected to take the least time first; for ``read`` see ``ranked_gathered``."""
     tiles = [tile for tile in FMA_TILES if tile.shared_bytes <= machine.most_shared]
     if machine.emulated:
         tiles = tiles[-1:]
-    kinds = {False, can_be_loose(product, transposed=True)}
+    gathered = read is not None
+    kinds = {False, not gathered and can_be_loose(product, transposed=True)}
     ways = itertools.product(tiles, _parts(product, 4), sorted(kinds))
     found = [FmaCut(*way) for way in ways]
-    packing = _packing(product, 4, transposed=True)
+    packing = 0.0 if gathered else _packing(product, 4, transposed=True)
 
     def time(cut: FmaCut) -> float:
-        return _expected(product, cut, FMA, 4, machine) + (0.0 if cut.loose else packing)
+        spent = _expected(product, cut, FMA, 4, machine, nbytes=read)
+        return spent + (0.0 if cut.loose else packing)
 
     return sorted(found, key=time)
 
 
-def _parts(product: Product, itemsize: int) -> list[int]:
-    """The numbers of parts that sums may be cut into: no part is empty."""
+def _parts(product: Product, itemsize: int, besides: Sequence[int] = ()) -> list[int]:
+    """The numbers of parts that sums may be cut into, these ``besides`` among them: no part is empty."""
     if product.halves:
         return [1]
     blocks = ceil_div(product.k, 128 // itemsize)
-    found, parts = {1}, 2
-    while parts <= MOST_PARTS and blocks // parts >= LEAST_BLOCKS:
+    found, some = {1}, [2, 4, 8, MOST_PARTS, *besides]
+    for parts in some:
+        if parts < 2 or blocks // parts < LEAST_BLOCKS:
+            continue
         whole = ceil_div(blocks, ceil_div(blocks, parts))
         if whole * part_bytes(product) <= MOST_PART_BYTES:
             found.add(whole)
-        parts *= 2
     return sorted(found)
 
 
@@ -256,15 +298,16 @@ def _cuts_lines(layout: Layout) -> bool:
     return any(step * layout.dtype.itemsize % 128 for _, step in others if step != 1)
 
 
-def _expected(
+def _expected(  # many parameters: a product, how it is cut, and what of the machine counts
     product: Product,
     cut: Cut | FmaCut,
     rate: float,
     itemsize: int,
     machine: Machine,
     lines: Sequence[float] = (1.0, 1.0),
+    nbytes: int | None = None,
 ) -> float:
-    """The microseconds that a product takes where a multiprocessor adds so many products in a cycle."""
+    """The microseconds that a product takes where a multiprocessor adds so many products in a cycle, of operands of ``nbytes``."""
     tile = cut.tile
     shared = cut.sharing if isinstance(cut, WgmmaCut) else 1
     blocks = ceil_div(ceil_div(product.k, 128 // itemsize), cut.parts * shared)
@@ -301,7 +344,9 @@ def _expected(
     else:
         time = each * (TILE + write + multiply)
     time = max(time, reads)
-    read = product.count * (product.m + product.n) * product.k * itemsize / BYTES
+    if nbytes is None:
+        nbytes = product.count * (product.m + product.n) * product.k * itemsize
+    read = nbytes / BYTES
     if cluster > 1:
         time += MEETING
     found = LAUNCH + max(time, read + moved)

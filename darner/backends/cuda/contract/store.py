@@ -64,6 +64,8 @@ def result_map(product: Product, body: Graph) -> ResultMap | None:
         return None
     if output.dtype.name not in ("f32", "bf16", "f16"):
         return None
+    if not all(axis.plain for axis in (*product.rows, *product.columns)):
+        return None
     size = output.dtype.itemsize
     rows, columns, batch = (
         _merged(axes) for axes in (product.rows, product.columns, product.batch)

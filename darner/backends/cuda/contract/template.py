@@ -245,6 +245,16 @@ def _variants(spec: Spec, machine: AnyMachine) -> Variants:
     product = tensor_product(spec, machine) if isinstance(machine, Machine) else None
     if product is None or not isinstance(machine, Machine):
         raise InternalError("a kernel that tensor cores cannot multiply came to their template")
+    return product_variants(spec, machine, product, "")
+
+
+def product_variants(spec: Spec, machine: Machine, product: Product, kind: str) -> Variants:
+    """The ways to write a product of a kernel; of ``f32`` as it is without tensor cores."""
+    if kind == "f32":
+        return {
+            cut.name: partial(write_by_fma, spec, machine, product, cut)
+            for cut in ranked_plain(product, machine)
+        }
     givens, _ = givens_of(product, 0)
     layouts = givens[0].layout, givens[1].layout
     return {
@@ -278,10 +288,7 @@ def _plain_variants(spec: Spec, machine: AnyMachine) -> Variants:
     product = plain_product(spec, machine) if isinstance(machine, Machine) else None
     if product is None or not isinstance(machine, Machine):
         raise InternalError("a kernel that is no product of f32 came to their template")
-    return {
-        cut.name: partial(write_by_fma, spec, machine, product, cut)
-        for cut in ranked_plain(product, machine)
-    }
+    return product_variants(spec, machine, product, "f32")
 
 
 PLAIN_CONTRACT = Template("f32 contract", _fits_plain, _write_plain, _plain_variants)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ....codegen.simt.contract.product import Product
 from ....graph.integers import ceil_div
@@ -125,6 +125,12 @@ class WgmmaCut:
     def cluster(self) -> int:
         """Blocks of a cluster."""
         return self.tile.cluster * self.sharing
+
+    def of(self, product: Product, processors: int) -> WgmmaCut:
+        """The same with as many blocks as a product has tiles for, at most those that run at a time."""
+        most = processors * self.tile.blocks // self.tile.cluster
+        blocks = min(self.raster(product).tiles, most) * self.tile.cluster
+        return replace(self, blocks=blocks)
 
     def raster(self, product: Product) -> Raster:
         """The order of a product's tiles; those of a cluster are one."""

@@ -26,9 +26,10 @@ from ....codegen.simt.dispatch import Binding, Dispatch
 from ....graph import dtypes
 from ....graph.integers import ceil_div
 from ..instructions import barriers, copies, threads, wgmma
-from ..instructions.assembly import F32
+from ..instructions.assembly import F32, I16
 from ..instructions.warp import NativeCores
 from ..printer import Printer
+from ..stage import TensorMap
 from .fragments import MOST_AHEAD, Corner, Fragment, FragmentWriter, Room, Unit
 from .operands import PIECE, Layout, tensor_map
 from .raster import Place
@@ -48,11 +49,28 @@ TURN = 8
 
 
 @dataclass(frozen=True)
+class Box:
+    """A box that a tensor map brings: its coordinates, the fastest first, and how far from pixels patches are."""
+
+    at: Sequence[Value]
+    taps: Sequence[Value] = ()
+
+
+@dataclass(frozen=True)
 class MappedSource:
     """An operand: how it lies, and what the kernel is bound to there."""
 
     layout: Layout
     binding: Binding
+
+    def described(self, rows: int, kind: str) -> TensorMap:
+        """The tensor map of tiles of so many rows (or columns)."""
+        return tensor_map(self.layout, self.binding, rows, kind)
+
+    def box(self, kernel: WgmmaKernel, term: Value, first: Value) -> Box:
+        """The box of rows (or columns) from the first on, of a block of terms."""
+        del kernel
+        return Box((term, first) if self.layout.along == "summed" else (first, term))
 
 
 class _Ring:
@@ -146,7 +164,7 @@ class WgmmaKernel:
         self.half = product.n // 2 if product.halves else 0
         rows = tile.bm, CHUNK if self.half else tile.box
         self.maps = [
-            builder.tensor_map(tensor_map(source.layout, source.binding, count, self.kind))
+            builder.tensor_map(source.described(count, self.kind))
             for source, count in zip(sources, rows, strict=True)
         ]
         self.slabs = SlabWriter(dispatch, result) if result is not None else None
@@ -266,14 +284,15 @@ class WgmmaKernel:
                 corner: Value = b.let(first + i * width)
                 if halved:
                     corner = self._in_halves(corner)
-                at = (term, corner) if along_k else (corner, term)
+                box = self.sources[side].box(self, term, corner)
                 copies.tensor_load(
                     b.ir,
                     b.raw(b.let(address + i * width * ROW)),
                     self.maps[side],
-                    [b.raw(x) for x in (*at, *batches[side])],
+                    [b.raw(x) for x in (*box.at, *batches[side])],
                     b.raw(full),
                     (1 << tile.cluster) - 1 if side and tile.cluster > 1 else None,
+                    [b.ir.trunc(b.raw(x), I16) for x in box.taps],
                 )
 
         bring(0, to, place.row, tile.bm)

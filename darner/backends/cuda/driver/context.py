@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import weakref
-from ctypes import byref, c_size_t, c_uint, c_uint64, c_void_p
+from ctypes import byref, c_int, c_size_t, c_uint, c_uint64, c_void_p
 
 import numpy as np
 
@@ -183,18 +183,26 @@ class CudaContext:
         start = ctypes.addressof(room)
         start += -start % MAP_ALIGNMENT
         rank = len(about.sizes)
+        name = "cuTensorMapEncodeIm2col" if about.lower else "cuTensorMapEncodeTiled"
+        corners = c_int * max(1, rank - 2)
+        shape = (
+            (corners(*about.lower), corners(*about.upper), *about.box)
+            if about.lower
+            else ((c_uint * rank)(*about.box),)
+        )
+        steps = (1, *about.steps, 1) if about.lower else (1,) * rank
         arguments = (
             *(start, MAP_TYPES[about.dtype], rank, where),
             (c_uint64 * rank)(*about.sizes),
             (c_uint64 * max(1, rank - 1))(*about.strides),
-            (c_uint * rank)(*about.box),
-            (c_uint * rank)(*([1] * rank)),
+            *shape,
+            (c_uint * rank)(*steps),
             *(0, MAP_SWIZZLES[about.swizzle], MAP_PROMOTIONS[about.promotion]),
             int(about.not_a_number),
         )
         try:
-            self._library.call("cuTensorMapEncodeTiled", *arguments)
+            self._library.call(name, *arguments)
         except DriverError as error:
-            call = f"cuTensorMapEncodeTiled({about} at {where:#x})"
+            call = f"{name}({about} at {where:#x})"
             raise DriverError(call, error.code, error.name, error.text) from None
         return ctypes.string_at(start, MAP_BYTES)

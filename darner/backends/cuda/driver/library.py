@@ -72,6 +72,11 @@ SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
         *(c_void_p, c_int, c_uint, c_void_p, POINTER(c_uint64), POINTER(c_uint64)),
         *(POINTER(c_uint), POINTER(c_uint), c_int, c_int, c_int, c_int),
     ),
+    "cuTensorMapEncodeIm2col": (
+        *(c_void_p, c_int, c_uint, c_void_p, POINTER(c_uint64), POINTER(c_uint64)),
+        *(POINTER(c_int), POINTER(c_int), c_uint, c_uint, POINTER(c_uint)),
+        *(c_int, c_int, c_int, c_int),
+    ),
 }
 """What is called of the driver: the types of arguments. All return a number, 0 where they did their work."""
 

@@ -114,13 +114,14 @@ def tensor_prefetch(builder: Builder, map_: Value) -> None:
     assembly(builder, "prefetch.tensormap [$0];", (), [map_])
 
 
-def tensor_load(
+def tensor_load(  # many parameters: the operands of one instruction
     builder: Builder,
     to: Value,
     map_: Value,
     at: Sequence[Value | int],
     barrier: Value,
     multicast: int | None = None,
+    taps: Sequence[Value] = (),
 ) -> None:
     """Copy the tile at these coordinates, the fastest first, to a shared address, and arrive at an mbarrier with its bytes.
 
@@ -131,14 +132,21 @@ def tensor_load(
         at: the coordinates of the tile's first element.
         barrier: the mbarrier.
         multicast: a bit for each block of the cluster that gets the tile at this address, and its mbarrier the bytes.
+        taps: of a map of patches how far from its pixels the elements are, words of 16 bits without signs.
     """
     given, after = _coordinates(2, at)
-    head = f"cp.async.bulk.tensor.{len(at)}d.shared::cluster.global.mbarrier::complete_tx::bytes"
-    operands: list[Value | int] = [to, map_, *at, barrier]
+    how = ".im2col" if taps else ""
+    head = (
+        f"cp.async.bulk.tensor.{len(at)}d.shared::cluster.global{how}.mbarrier::complete_tx::bytes"
+    )
+    operands: list[Value | int] = [to, map_, *at, barrier, *taps]
+    last = after + 1 + len(taps)
+    offsets = ", ".join(f"${after + 1 + i}" for i in range(len(taps)))
+    behind = f", {{{offsets}}}" if taps else ""
     if multicast is None:
-        assembly(builder, f"{head} [$0], [$1, {{{given}}}], [${after}];", (), operands)
+        assembly(builder, f"{head} [$0], [$1, {{{given}}}], [${after}]{behind};", (), operands)
         return
-    text = f"{head}.multicast::cluster [$0], [$1, {{{given}}}], [${after}], ${after + 1};"
+    text = f"{head}.multicast::cluster [$0], [$1, {{{given}}}], [${after}]{behind}, ${last};"
     assembly(builder, text, (), [*operands, ir.Constant(I16, multicast)])
 
 

@@ -5,9 +5,9 @@ Sums come in units: four columns that are neighbours in the result, or one eleme
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Protocol
 
 from ....graph.dtypes import DType
@@ -98,7 +98,7 @@ class Results:
         )
         for leaf in {read.leaf.id: read.leaf for read in self._beside}.values():
             dispatch.as_vectors(dispatch.operand(leaf), 4)
-        self._single = [leaf for leaf in self._same if math.prod(sizes(leaf)) == 1]
+        self._single = [leaf for leaf in self._same if prod(sizes(leaf)) == 1]
         self._once: dict[int, Operand] = {}
         self.ahead = len(self._same) - len(self._single) + 4 * len(self._beside)
         self.elements = dispatch.elements()
@@ -129,10 +129,25 @@ class Results:
     def _split(self, number: Number, axes: Sequence[Axis]) -> Line:
         places = self.elements.places
         index = places.split(number, [axis.size for axis in axes])
-        total: Number = 0
+        total: Number = sum(axis.first for axis in axes)
+        found = []
         for i, axis in zip(index, axes, strict=True):
-            total = places.add(total, places.mul(i, axis.apart))
-        return Line(tuple((axis.place, i) for axis, i in zip(axes, index, strict=True)), total)
+            inside = places.clamp(i, 0, axis.real - 1) if axis.real >= 0 else i
+            total = places.add(total, places.mul(inside, axis.apart))
+            found.append((axis.place, places.add(places.mul(inside, axis.every), axis.start)))
+        return Line(tuple(found), total)
+
+    def _exists(self, column: Number) -> Value | None:
+        """Whether there is a column, where operands are filled up; None where that is sure."""
+        places, axes = self.elements.places, self.product.columns
+        if all(axis.real < 0 for axis in axes):
+            return None
+        found: Value | None = None
+        for i, axis in zip(places.split(column, [axis.size for axis in axes]), axes, strict=True):
+            if axis.real >= 0:
+                hit = places.compare("<", i, axis.real)
+                found = self.elements.registers.both(found, hit)
+        return found
 
     def _unit(self, line: Line, column: Number) -> tuple[list[Number], Number]:
         """The index of a unit's first element in the result, and its offset."""
@@ -156,6 +171,8 @@ class Results:
         Where that reads nothing, only what is written depends on ``where``: code of several units is then one block, whose instructions wait for each other less.
         """
         b = self.dispatch.builder
+        exists = self._exists(column)
+        where = where if exists is None else (*where, exists)
         if ahead is None or not self._free:
             with b.if_(*where):
                 self._write(line, column, sums, ahead, ())
@@ -286,7 +303,9 @@ def _read_with(product: Product, body: Graph) -> tuple[list[Node], list[Beside]]
     node = product.node
     same: list[Node] = []
     beside: list[Beside] = []
-    if product.columns[-1].place != node.rank - 1:
+    # Behind the columns there are only axes of one element.
+    last = product.columns[-1].place - node.rank
+    if prod(sizes(node)[last:]) != sizes(node)[last]:
         return [], []
     factors = [operand.leaf.id for operand in product.operands]
     for leaf in body.inputs.values():
@@ -295,9 +314,9 @@ def _read_with(product: Product, body: Graph) -> tuple[list[Node], list[Beside]]
             continue
         if not _read_by_element(leaf, node, body):
             beside += _read_in_parts(leaf, node, body)
-        elif leaf.rank == 0 or leaf.shape[-1] == 1:
+        elif leaf.rank < -last or leaf.shape[last] == 1:
             same.append(leaf)
-        elif leaf.shape[-1] == node.shape[-1]:
+        elif leaf.shape[last] == node.shape[last]:
             beside.append(Beside(leaf, leaf))
     return same, beside
 

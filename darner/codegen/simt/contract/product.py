@@ -31,12 +31,33 @@ class Axis:
         strides: the distance of neighbours in the first operand and in the second.
         place: which axis of the result it is; -1 where it is summed over.
         apart: the distance of neighbours in the result.
+        start: the index of the first in the result.
+        every: how far apart neighbours' indices are in the result.
+        real: how many of them there are in the result, where operands are filled up with more; -1 for all.
     """
 
     size: int
     strides: tuple[int, int]
     place: int = -1
     apart: int = 0
+    start: int = 0
+    every: int = 1
+    real: int = -1
+
+    @property
+    def plain(self) -> bool:
+        """Whether numbers along it are indices of the result."""
+        return self.start == 0 and self.every == 1 and self.real < 0
+
+    @property
+    def first(self) -> int:
+        """How far the first is from the beginning of the result."""
+        return self.start * self.apart // self.every
+
+    @property
+    def count(self) -> int:
+        """How many there are in the result."""
+        return self.size if self.real < 0 else self.real
 
 
 @dataclass(frozen=True)
@@ -97,7 +118,7 @@ class Product:
         if not self.columns:
             return False
         last = self.columns[-1]
-        return last.apart == 1 and last.size % 4 == 0
+        return last.apart == 1 and last.count % 4 == 0 and last.start % 4 == 0
 
     @property
     def taken(self) -> Product:
@@ -129,7 +150,7 @@ class Product:
             Axis(size, (0, step * whole.strides[1]), whole.place, step * whole.apart)
             for size, step in sizes_of
         )
-        return replace(self, columns=_long([*axes]))
+        return replace(self, columns=long([*axes]))
 
     def turned(self) -> Product:
         """The same with columns for rows."""
@@ -174,7 +195,7 @@ def product_of(spec: Spec, *, tf32: bool = False, halves: bool = False) -> Produ
     if any(view is None or not _is_read(view.base) for view in seen):
         return None
     a, b = (view for view in seen if view is not None)
-    beside = _beside(spec, node, (a.base, b.base), all_=bool(pairs))
+    beside = bytes_beside(spec, node, (a.base, b.base), all_=bool(pairs))
     product = replace(_product(node, a, b), beside=beside, halves=pairs)
     in_rows = [(axis.place, axis.apart) for axis in product.columns] == [(node.rank - 1, 1)]
     return product if in_rows or not pairs else None
@@ -209,7 +230,7 @@ def _halves(body: Graph, node: Node) -> tuple[Node, ...]:
     return starts[0], starts[half]
 
 
-def _beside(spec: Spec, node: Node, factors: Sequence[Node], all_: bool) -> int:
+def bytes_beside(spec: Spec, node: Node, factors: Sequence[Node], all_: bool = False) -> int:
     """See ``Product.beside``; where ``all_`` results are written beside it, those that are the product itself too."""
     whole, body = prod(sizes(node)), spec.body
     read = [leaf for leaf in body.inputs.values() if all(leaf is not one for one in factors)]
@@ -296,12 +317,12 @@ def _product(node: Node, a: Strided, b: Strided) -> Product:
         for i, j in zip(attrs["a_contract"], attrs["b_contract"], strict=True)
     ]
     operands = Operand(a.base, a.offset), Operand(b.base, b.offset)
-    return Product(node, operands, _long(batch), _long(rows), _long(columns), _long(summed))
+    return Product(node, operands, long(batch), long(rows), long(columns), long(summed))
 
 
-def _long(axes: Sequence[Axis]) -> tuple[Axis, ...]:
-    """The axes along which there is more than one."""
-    return tuple(axis for axis in axes if axis.size != 1)
+def long(axes: Sequence[Axis]) -> tuple[Axis, ...]:
+    """The axes along which there is more than one, or one that is not the result's first."""
+    return tuple(axis for axis in axes if axis.size != 1 or not axis.plain)
 
 
 def _free(attrs: dict[str, tuple[int, ...]], side: str, rank: int) -> list[int]:
