@@ -6,7 +6,6 @@
     chain      which kernels of a plan are one
     stages     how they are cut into stages
     exchange   how blocks hand each other values
-    waits      how long a block waits before it looks for them
     code       what all code of a chain is written with
     light      what every block computes for itself
     product    products of a few rows: ``rows`` has what ``by_columns`` and ``by_terms`` have in common

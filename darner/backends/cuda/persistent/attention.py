@@ -17,7 +17,7 @@ from ....codegen.problems.attention import Described
 from ....codegen.simt.builder import Memory, Operand, Value, Variable
 from ....codegen.simt.dispatch import operand_number
 from ....codegen.simt.elements import ThreadElements
-from ....codegen.simt.machine import power_above, power_below
+from ....codegen.simt.machine import power_above
 from ....graph import dtypes
 from ....graph.dtypes import DType
 from ....graph.errors import InternalError
@@ -31,8 +31,6 @@ from .rows import numbers_of
 
 EACH = 8
 """Numbers of a key that a lane has."""
-LANES = 8
-"""Lanes that share a sum over groups, at most."""
 TOGETHER = 8
 """Groups of lanes whose sums are read at a time."""
 MOST_TOUCHED = 4
@@ -348,45 +346,39 @@ class Attention:
         (places,) = self.work.results
         words = code.words(places[0])
         record = self.width + 2
-        lanes = min(LANES, power_below(max(1, code.threads // (rows * record))))
-        for first in range(0, rows * record, code.threads // lanes):
-            number = b.let(b.local // lanes + first)
-            at, lane = b.let(b.min(number, rows * record - 1)), b.let(b.local % lanes)
-            row, column = b.let(at // record), b.let(at % record)
-            inside = b.let(b.min(column, self.width - 1))
-            # After the sums come their maximum, and the total of the weights.
 
-            def sums_of(g: Number, row: Value = row, inside: Value = inside) -> Value:
-                return b.load(parts, (row, g, inside))
+        def body(at: Value) -> None:
+            row, number = b.let(at // record), b.let(at % record)
+            value = b.variable(0.0, "value", dtypes.f32)
+            with b.if_(number < self.width):
+                value.set(self._added(lambda g: b.load(parts, (row, g, number))))
+            with b.if_(number == self.width):
+                value.set(b.load(highest, row))
+            with b.if_(number > self.width):
+                value.set(self._added(lambda g: b.load(whole, (row, g))))
+            at_word = b.let(
+                ((part.head * self.all_rows + part.first + row) * self.parts + part.part) * record
+                + number
+            )
+            code.exchange.put(b.let(b.bits(value)), words, at_word)
 
-            def weights_of(g: Number, row: Value = row) -> Value:
-                return b.load(whole, (row, g))
-
-            summed = self._added(lanes, lane, sums_of)
-            weights = self._added(lanes, lane, weights_of)
-            other = b.choose(column == self.width, b.load(highest, row), weights)
-            value = b.let(b.choose(column < self.width, summed, other))
-            with b.if_((lane == 0) & (number < rows * record)):
-                query = part.head * self.all_rows + part.first + row
-                at_word = b.let((query * self.parts + part.part) * record + column)
-                code.exchange.put(b.let(b.bits(value)), words, at_word)
+        each(code, rows * record, body)
         code.barrier()
 
-    def _added(self, lanes: int, lane: Value, read: Callable[[Number], Value]) -> Value:
-        """The sum of what all groups of lanes have, which some lanes share."""
+    def _added(self, read: Callable[[Number], Value]) -> Value:
+        """The sum of what all groups of lanes have, several of which are read at a time."""
         b = self.builder
         total = b.variable(0.0, "total", dtypes.f32)
-        for first in range(0, self.groups, lanes * TOGETHER):
-            places = range(first, min(first + lanes * TOGETHER, self.groups), lanes)
-            groups = [b.let(lane + place) for place in places]
-            near = [b.let(b.min(group, self.groups - 1)) for group in groups]
-            values = [b.let(read(group)) for group in near]
-            for group, value in zip(groups, values, strict=True):
-                total.set(total + b.choose(group < self.groups, value, 0.0))
-        mask = lanes // 2
-        while mask:
-            total.set(total + b.shuffle_xor(total, mask))
-            mask //= 2
+        whole = self.groups // TOGETHER * TOGETHER
+
+        def add(numbers: Sequence[Number]) -> None:
+            for value in [b.let(read(number)) for number in numbers]:
+                total.set(total + value)
+
+        if whole:
+            with b.for_(0, whole, TOGETHER, name="g") as g:
+                add([b.let(g + i) for i in range(TOGETHER)])
+        add([b.index(g) for g in range(whole, self.groups)])
         return b.let(total)
 
 

@@ -67,14 +67,6 @@ class Exchange(Protocol):
         """That word, once it is there."""
         ...
 
-    def clock(self) -> Value:
-        """The time in cycles, as a number that wraps around."""
-        ...
-
-    def hold(self, since: Value, cycles: Value) -> None:
-        """Wait until so many cycles after a time are over: who looks for a word before it can be there slows down whoever writes it."""
-        ...
-
     def prefetch(self, address: Value, nbytes: Value) -> None:
         """Bring memory to the device's cache; both are multiples of 16."""
         ...
@@ -168,15 +160,6 @@ class CardExchange(Settling):
         word, tag = assembly(b.ir, text, [I32, I32], [address])
         return Asked(b.held(word), b.held(tag), memory, at)
 
-    def clock(self) -> Value:
-        """See ``Exchange``."""
-        return self.builder.held(assembly(self.builder.ir, "mov.u32 $0, %clock;", [I32])[0])
-
-    def hold(self, since: Value, cycles: Value) -> None:
-        """See ``Exchange``."""
-        text = "{ .reg .b32 z; .reg .pred p; LOOK: mov.u32 z, %clock; sub.u32 z, z, $0; setp.lt.u32 p, z, $1; @p bra LOOK; }"
-        assembly(self.builder.ir, text, [], [self.builder.raw(since), self.builder.raw(cycles)])
-
     def prefetch(self, address: Value, nbytes: Value) -> None:
         """See ``Exchange``."""
         if self.machine.capability >= PREFETCHES:
@@ -232,13 +215,6 @@ class EmulatedExchange(Settling):
         """See ``Exchange``."""
         both = self.builder.let(memory[at])
         return Asked(self.builder.let(both[0]), self.builder.let(both[1]), memory, at)
-
-    def clock(self) -> Value:
-        """See ``Exchange``."""
-        return self.builder.index(0)
-
-    def hold(self, since: Value, cycles: Value) -> None:
-        """See ``Exchange``: nothing is slowed down."""
 
     def prefetch(self, address: Value, nbytes: Value) -> None:
         """See ``Exchange``: there is no cache."""

@@ -17,7 +17,6 @@ from .light import gather_words, write_light
 from .product import product_in
 from .roles import matrix_of
 from .stages import MOST_COPIED
-from .waits import Waiting, Waits, known_words
 
 AHEAD = 6
 """Values that a stage brings to the cache for later ones."""
@@ -38,26 +37,23 @@ def write_chain(chain: Chain, machine: Machine) -> Stage:
     b, width = code.builder, width_of(chain)
     given = Memory("table", dtypes.i64, builder=b)
     launches = Memory("launches", dtypes.u32, builder=b)
-    own = b.let(b.group * known_words(chain), "own")
     count = len(chain.stages) * width
     table = code.shared(dtypes.i64, count, "rows")
     with b.for_(b.local, count, code.threads) as at:
         b.store(b.load(given, at), table, at)
-    tag = b.let(b.load(launches, own) + 1, "tag")
+    tag = b.let(b.load(launches, b.group) + 1, "tag")
     code.exchange = exchange_of(b, tag, machine)
-    waits = Waits(code, launches, own)
     for place in chain.kept:
         code.memory(place)
     code.barrier()
     with b.for_(0, len(chain.stages), name="stage") as stage:
         row = b.let(stage * width, "row")
         kind = b.let(b.zext(b.narrowed(b.load(table, row)), b.index(0).type), "kind")
-        began = code.exchange.clock()
         _prefetch(code, table, row)
 
-        def body(number: int, row: Value = row, began: Value = began) -> None:
+        def body(number: int, row: Value = row) -> None:
             with code.stage(number):
-                _write_stage(code, chain.forms[number], table, row, Waiting(waits, number, began))
+                _write_stage(code, chain.forms[number], table, row)
 
         if len(chain.forms) > 1:
             b.switch(kind, len(chain.forms), body)
@@ -66,8 +62,7 @@ def write_chain(chain: Chain, machine: Machine) -> Stage:
         code.barrier()
     # Every block counts for itself, so none can be ahead of another's count.
     with b.if_(b.local == 0):
-        b.store(tag, launches, own)
-    waits.keep()
+        b.store(tag, launches, b.group)
     code.close()
     bound = [(given, TABLE), (launches, LAUNCHES)]
     made: Stage = b.finish(code.shape.blocks, bound)
@@ -91,7 +86,7 @@ def address_type(code: Code) -> Type:
     return code.builder.constant(0, dtypes.i64).type
 
 
-def _write_stage(code: Code, form: Form, table: Memory, row: Value, waiting: Waiting) -> None:
+def _write_stage(code: Code, form: Form, table: Memory, row: Value) -> None:
     b = code.builder
     code.given = []
     for number in range(form.arguments):
@@ -101,7 +96,7 @@ def _write_stage(code: Code, form: Form, table: Memory, row: Value, waiting: Wai
         if number != form.strides:
             b.found_at(code.argument(number), address, nbytes)
     if form.main is None:
-        _write_light(code, form, waiting)
+        _write_light(code, form)
         return
     matrix = matrix_of(code.spec(form.main))
     if matrix is None:
@@ -110,14 +105,14 @@ def _write_stage(code: Code, form: Form, table: Memory, row: Value, waiting: Wai
         # Blocks without a part have nothing to wait for.
         with b.if_(b.index(code.shape.blocks - 1) - b.group < items):
             attention.prepare()
-            _write_light(code, form, waiting)
+            _write_light(code, form)
             attention.write()
         return
     product = product_in(code, form)
 
     def run() -> None:
         product.prepare()
-        _write_light(code, form, waiting)
+        _write_light(code, form)
         product.write()
 
     _if_any(code, product.share.count, product.share.first, run)
@@ -141,19 +136,17 @@ def _copied(code: Code, form: Form) -> Iterator[Place]:
     yield from (place for place in found if place not in written)
 
 
-def _write_light(code: Code, form: Form, waiting: Waiting) -> None:
+def _write_light(code: Code, form: Form) -> None:
     """Bring what other blocks have written, and compute what every block computes for itself."""
     if form.gathers:
         # What lies in memory is read while other blocks are at work.
         for place in _copied(code, form):
             code.copy(place)
-        waiting.begin()
     for source, target in form.gathers:
         gather = gather_words if source.what == "words" else gather_parts
         gather(code, source, target)
     if form.gathers:
         code.barrier()
-        waiting.end()
     # Results that other threads may not have written yet.
     written: set[Place] = set()
     for work in form.light:

@@ -20,7 +20,6 @@ from .code import shape_of
 from .forms import Argument, Chain
 from .kernel import AHEAD, HEAD, width_of, write_chain
 from .packing import write_packing
-from .waits import known_words
 
 WORD_BYTES = 8
 KEY = "chain"
@@ -62,8 +61,8 @@ class Resident:
         self.owned: list[Region] = []
         self._table = self._own(8 * self._width * len(chain.stages), "stages of a chain")
         self._words = self._own(WORD_BYTES * max(2, chain.words), "words of a chain")
-        kept = 4 * shape_of(device.machine).blocks * known_words(chain)
-        self._launches = self._own(kept, "launches of a chain")
+        counts = 4 * shape_of(device.machine).blocks
+        self._launches = self._own(counts, "launches of a chain")
         self._packing: tuple[Kernel, Stage] | None = None
         self._taken: set[int] = set()
         self._old: set[int] = set()
