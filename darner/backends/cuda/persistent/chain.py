@@ -16,6 +16,10 @@ from .stages import Stages
 
 FEWEST_PRODUCTS = 2
 """Products of a chain that is worth it."""
+STAGE, TOGETHER = 1.8, 1_800_000
+"""Microseconds that a stage takes, and bytes that a chain reads in one: as SmolLM2-135M and a Llama 2048 wide show on an H200."""
+KERNEL, APART = 1.6, 2_900_000
+"""The same of kernels one by one."""
 
 
 def chain_of(plan: Plan, blocks: int) -> Chain | None:
@@ -25,7 +29,15 @@ def chain_of(plan: Plan, blocks: int) -> Chain | None:
         products = sum(matrix_of(plan.spec(k)) is not None for k in run)
         if products >= FEWEST_PRODUCTS and (best is None or products > best[0]):
             best = products, run
-    return None if best is None else Stages(plan, best[1], blocks).chain()
+    chain = None if best is None else Stages(plan, best[1], blocks).chain()
+    return chain if chain is not None and _pays(plan, chain) else None
+
+
+def _pays(plan: Plan, chain: Chain) -> bool:
+    """Whether a chain is expected to be quicker than its kernels one by one: it saves launches, and reads large matrices more slowly."""
+    read = sum(plan.buffers[buffer].nbytes for some in chain.reads for buffer in some)
+    together = STAGE * len(chain.stages) + read / TOGETHER
+    return together < KERNEL * (chain.end - chain.first) + read / APART
 
 
 def _runs(plan: Plan) -> Iterator[range]:
