@@ -120,7 +120,7 @@ def _matrix(product: Product) -> Matrix | None:
     if not by_columns and down != 1:
         return None
     pitch, inner = (down, n) if by_columns else (along, k)
-    if pitch % vector or inner % vector:
+    if pitch % vector or inner % vector or pitch < 1 or not m * n * k:
         return None
     numbers = operand_number(rows.leaf), operand_number(matrix.leaf)
     return Matrix(product, *numbers, by_columns, pitch, vector)

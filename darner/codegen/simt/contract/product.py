@@ -222,6 +222,8 @@ def in_halves(spec: Spec) -> bool:
 def _halves(body: Graph, node: Node) -> tuple[Node, ...]:
     """The slices of both halves of a product's columns, where a body has both and no other."""
     found = [user for user in body.users(node) if user.op.name == "slice"]
+    if not node.rank:
+        return ()
     starts = {first_column(user): user for user in found}
     half = sizes(node)[-1] // 2
     alike = all(sizes(user)[-1] == half for user in found)
