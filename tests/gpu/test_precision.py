@@ -25,7 +25,9 @@ CASES = [
 def test_a_gpu_computes_what_the_reference_does(name, precision):
     graph = MODELS[name]()
     wanted = found_by(graph, "reference", precision)
-    assert_alike(found_by(graph, "gpu", precision), wanted, precision)
+    # Gradients of attention read the forward pass's result, rounded once more than where they compute it again.
+    digits = 2.0 if name == "attention" else 1.0
+    assert_alike(found_by(graph, "gpu", precision), wanted, precision, digits)
 
 
 def test_a_step_that_overflows_changes_nothing_on_a_gpu():

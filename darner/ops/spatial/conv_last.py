@@ -31,6 +31,8 @@ def channels_first(x: Node) -> Node:
 
 
 def _first(shape: Shape) -> Shape:
+    if len(shape) < 3:
+        return shape  # the rule of shapes says how many axes there have to be
     return (shape[0], shape[-1], *shape[1:-1])
 
 

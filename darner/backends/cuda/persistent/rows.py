@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from ....codegen.ir.index import Number
 from ....codegen.simt.builder import Memory, Operand, Value
 from ....codegen.simt.dispatch import operand_number
 from ....graph import dtypes
+from ....graph.cached import cached_property
 from ....graph.dtypes import DType
 from ....graph.errors import InternalError
 from ....graph.node import Node
