@@ -255,26 +255,11 @@ class Problem:
         return found if case["backward"] else found[:1]
 
     def launches(self, launch, folder, way):
-        """A function that starts all launches of a way to compute it, and one for each of them."""
-        torch = self.torch
-        scratch = torch.empty(way["scratch"] + 512, dtype=torch.uint8, device="cuda")
-        start = -(-scratch.data_ptr() // 256) * 256
+        """A function that starts all launches of a way to compute it."""
+        from cuda_launch import Run
+
         operands = [self.leaves[name] for name in self.case["leaves"]]
-
-        def address(binding):
-            if binding["what"] == "scratch":
-                return start + binding["number"]
-            tensors = operands if binding["what"] == "operand" else self.results
-            return tensors[binding["number"]].data_ptr() + binding["offset"]
-
-        made = [launch(folder, stage, address) for stage in way["stages"]]
-
-        def run(stream):
-            for each in made:
-                each(stream)
-
-        run.kept, run.parts = scratch, made
-        return run
+        return Run.of(self.torch, launch, folder, way, [(operands, self.results)])
 
     def peers(self):
         """Torch's ways by name: functions of a stream. Those that it cannot do are left out."""
@@ -390,8 +375,8 @@ def run_all(folder, only, quick):
             resources = " ".join(f"r{r} s{s}" for r, s in used)
             shown.append(f"[{way['name']} err {error:.1e} {resources}{note}")
             runs.append(run)
-        if len(runs[0].parts) > 1:
-            parts = list(runs[0].parts)
+        if runs[0].stages:
+            parts = runs[0].stages
         del problem.reference
         peers = problem.peers()
         inner = max(2, min(20 if quick else 50, int(2e12 / problem.flops)))

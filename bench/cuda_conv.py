@@ -204,25 +204,10 @@ class Problem:
 
     def launches(self, launch, folder, way):
         """A function that starts all launches of a way to compute it."""
-        torch = self.torch
-        scratch = torch.empty(way["scratch"] + 512, dtype=torch.uint8, device="cuda")
-        start = -(-scratch.data_ptr() // 256) * 256
+        from cuda_launch import Run
+
         operands = [self.leaves[name] for name in self.case["leaves"]]
-
-        def address(binding):
-            if binding["what"] == "scratch":
-                return start + binding["number"]
-            tensors = operands if binding["what"] == "operand" else self.results
-            return tensors[binding["number"]].data_ptr() + binding["offset"]
-
-        made = [launch(folder, stage, address) for stage in way["stages"]]
-
-        def run(stream):
-            for each in made:
-                each(stream)
-
-        run.kept, run.first = scratch, run
-        return run
+        return Run.of(self.torch, launch, folder, way, [(operands, self.results)])
 
     def torch_run(self, stream):
         """PyTorch's result."""

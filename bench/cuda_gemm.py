@@ -9,7 +9,6 @@ card's cache holds, beside torch.mm and torch's fused AdamW.
 """
 
 import argparse
-import itertools
 import json
 import math
 import os
@@ -325,22 +324,13 @@ class Problem:
 
     def launches(self, launch, folder, way):
         """A function that starts all launches of a way to compute it."""
-        torch = self.torch
-        scratch = torch.empty(way["scratch"] + 512, dtype=torch.uint8, device="cuda")
-        start = -(-scratch.data_ptr() // 256) * 256
-        made = []
+        from cuda_launch import Run
+
+        sets = []
         for number in range(self.sets):
             operands = [self.leaf(name, number) for name in self.case["leaves"]]
-            results = self.results if number == 0 else list(self.others[number])
-
-            def address(binding, operands=operands, results=results):
-                if binding["what"] == "scratch":
-                    return start + binding["number"]
-                tensors = operands if binding["what"] == "operand" else results
-                return tensors[binding["number"]].data_ptr() + binding["offset"]
-
-            made.append([launch(folder, stage, address) for stage in way["stages"]])
-        return Run(made, scratch)
+            sets.append((operands, self.results if number == 0 else list(self.others[number])))
+        return Run.of(self.torch, launch, folder, way, sets)
 
     def leaf(self, name, number):
         """An operand, of one of the sets that take turns."""
@@ -361,35 +351,6 @@ class Problem:
             [weight], [gradient], [first], [second], [], [self.ones[self.turn]],
             lr=1e-3, beta1=0.9, beta2=0.999, weight_decay=0.01, eps=1e-8, amsgrad=False, maximize=False,
         )  # fmt: skip
-
-
-class Run:
-    """The launches of a way to compute a case, for each of the sets of operands that take turns.
-
-    Args:
-        sets: for each of them the launches.
-        kept: memory that they use.
-    """
-
-    def __init__(self, sets, kept):
-        self.sets, self.kept = sets, kept
-        self.turns = itertools.cycle(sets)
-
-    def first(self, stream):
-        """Start the launches over the first set."""
-        for each in self.sets[0]:
-            each(stream)
-
-    def __call__(self, stream):
-        """Start the launches over the next set."""
-        for each in next(self.turns):
-            each(stream)
-
-    @property
-    def stages(self):
-        """Each launch by itself, where there are several."""
-        count = len(self.sets[0])
-        return [self.sets[0][number] for number in range(count)] if count > 1 else []
 
 
 def graph_times(torch, functions, inner, rounds=7):

@@ -4,6 +4,7 @@ A kernel is PTX and a description of its launches as JSON (``bench.cuda_gemm --e
 """
 
 import ctypes
+import itertools
 from pathlib import Path
 from typing import ClassVar
 
@@ -184,3 +185,49 @@ class Launch:
     def __call__(self, stream):
         self._config.stream = stream
         call("cuLaunchKernelEx", ctypes.byref(self._config), self.function, self._arguments, None)
+
+
+class Run:
+    """The launches of a way to compute a case, for each of the sets of operands that take turns.
+
+    Args:
+        sets: for each of them the launches.
+        kept: memory that they use.
+    """
+
+    def __init__(self, sets, kept):
+        self.sets, self.kept = sets, kept
+        self.turns = itertools.cycle(sets)
+
+    @classmethod
+    def of(cls, torch, launch, folder, way, sets):
+        """The launches of a way over sets of tensors, each operands and results, with scratch memory of their own."""
+        scratch = torch.empty(way["scratch"] + 512, dtype=torch.uint8, device="cuda")
+        start = -(-scratch.data_ptr() // 256) * 256
+        made = []
+        for operands, results in sets:
+
+            def address(binding, operands=operands, results=results):
+                if binding["what"] == "scratch":
+                    return start + binding["number"]
+                tensors = operands if binding["what"] == "operand" else results
+                return tensors[binding["number"]].data_ptr() + binding["offset"]
+
+            made.append([launch(folder, stage, address) for stage in way["stages"]])
+        return cls(made, scratch)
+
+    def first(self, stream):
+        """Start the launches over the first set."""
+        for each in self.sets[0]:
+            each(stream)
+
+    def __call__(self, stream):
+        """Start the launches over the next set."""
+        for each in next(self.turns):
+            each(stream)
+
+    @property
+    def stages(self):
+        """Each launch by itself, where there are several."""
+        count = len(self.sets[0])
+        return [self.sets[0][number] for number in range(count)] if count > 1 else []

@@ -6,6 +6,7 @@ multiplied what was there before.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -51,7 +52,7 @@ class Block:
 Shifts = tuple[int | None, int | None]
 
 
-class Loader:
+class Loader(ABC):
     """Brings tiles of one operand to shared memory, in pieces of 16 bytes that each thread has a share of.
 
     Args:
@@ -107,9 +108,9 @@ class Loader:
     def _kept(self, number: Number) -> Number:
         return number if isinstance(number, int) else self.builder.let(number)
 
+    @abstractmethod
     def start(self, block: Value, stage: Value) -> Callable[[], None]:
         """Start to copy the tile of a block of terms to the stage at an address, zeros beyond the operand; returns what ends it."""
-        raise NotImplementedError
 
 
 class PieceLoader(Loader):
